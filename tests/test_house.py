@@ -147,7 +147,7 @@ SLICES = [
     "embeddb/handle/",
     "embeddb/emit/",
     "embeddb/core/pattern.py",
-    "embeddb/ranking/kernels",
+    "embeddb/ranking/kernel_",
     "embeddb/ranking/transferred",
     "embeddb/featurizers/nest_",
     "embeddb/featurizers/kernel_",

@@ -22,6 +22,11 @@ Floats = NDArray[np.float32]
 Weights = Mapping[str, NDArray[Any]]
 
 
+def below(tensors: Weights, prefix: str) -> dict[str, NDArray[Any]]:
+    """The tensors whose names begin with the prefix, without it."""
+    return {n[len(prefix) :]: a for n, a in tensors.items() if n.startswith(prefix)}
+
+
 def linear(x: Floats, weight: Floats) -> Floats:
     """float32[...,out] of x float32[...,in] by weight float32[out,in].
 

@@ -1,4 +1,4 @@
-"""A Gaussian process over configurations and matrices: what learns best from few samples.
+"""A Gaussian process over configurations and matrices: the best model for few samples.
 
 The log gain y of configuration c on matrix x, with derived quantities q(x, c), has the covariance
 
@@ -6,8 +6,8 @@ The log gain y of configuration c on matrix x, with derived quantities q(x, c), 
         + the level of a matrix + noise,
 
 where kc, kd and kq are squared exponentials with a length of their own for each column and kx one
-with a single length: a configuration's main effect, what the matrix changes about it, and what the
-derived quantities explain. Amplitudes, lengths and noise maximise the marginal likelihood, with a
+with a single length: a configuration's main effect, its interaction with the matrix, and the effect
+of the derived quantities. Amplitudes, lengths and noise maximise the marginal likelihood, with a
 normal prior on their logarithms. Source: Rasmussen and Williams, "Gaussian Processes for Machine
 Learning" (MIT Press 2006), Sections 2.2, 5.1 and 5.4; the sum of products is ours.
 """
@@ -15,6 +15,7 @@ Learning" (MIT Press 2006), Sections 2.2, 5.1 and 5.4; the sum of products is ou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -32,16 +33,17 @@ if TYPE_CHECKING:
 _LEVEL = 25.0
 #: Keeps the covariance positive definite in floating point.
 _JITTER = 1e-6
-#: Samples by which amplitudes and lengths are found; all of them count afterwards.
+#: Samples by which amplitudes and lengths are fitted; predictions use all.
 _MOST_TO_FIT = 600
 _STEPS = 60
-#: Logarithms of a0, a1, a2 and of the noise's standard deviation: their mean and deviation before
-#: anything was measured.
+#: Prior mean and deviation of the logarithms of a0, a1, a2 and the noise's standard deviation.
 _AMPLITUDES = (-1.0, -1.0, -1.0, -2.0)
 _AMPLITUDE_SPREAD = 2.0
 _MOST_SAMPLES, _MOST_COLUMNS = 20_000, 4_096
-#: Standardised inputs beyond it count as it: one strange matrix is not extrapolated.
+#: Bound of standardised inputs: one strange matrix is not extrapolated.
 _CLIP = 4.0
+#: Standard deviations below a matrix's mean gain at which gains are cut.
+_CUT = 1.2
 
 
 class Inputs(NamedTuple):
@@ -68,8 +70,7 @@ class Measured(NamedTuple):
     def off(self) -> Floats:
         """float64[n]: gains less the mean of their matrix."""
         level = np.bincount(self.row, self.gain) / np.maximum(np.bincount(self.row), 1)
-        centred: Floats = self.gain - level[self.row]
-        return centred
+        return np.asarray(self.gain - level[self.row])
 
 
 class _Lengths(NamedTuple):
@@ -91,15 +92,15 @@ class _Lengths(NamedTuple):
 
 
 class GaussianProcess:
-    """A fitted process. `tensors` are all of it: `logs` float64[5+2a+q] hyper-parameters;
+    """A fitted process, stored as `tensors`: `logs` float64[5+2a+q] hyper-parameters;
     `config`, `matrix`, `derived` float32 inputs of n samples, standardised, with `center.NAME` and
     `scale.NAME`; `target` float64[n,2], gains cut below and as they were, and `row` int64[n], the
     matrix of each sample; `unit`, the log gain that a target of 1 stands for."""
 
     def __init__(self, tensors: Arrays) -> None:
         """Raises: ModelError for tensors that do not fit together, KeyError for a missing one."""
-        # In one layout: sums in another order are other numbers, and a model read from its file
-        # must answer as the one that was saved.
+        # One memory layout: it decides the order of sums, and a model read from a file must predict
+        # exactly as the one that was saved.
         self.tensors = {name: np.ascontiguousarray(a) for name, a in tensors.items()}
         tensors = self.tensors
         self._inputs = Inputs(*(_matrix(tensors, name) for name in Inputs._fields))
@@ -113,19 +114,19 @@ class GaussianProcess:
                 raise ModelError(f"tensor {name!r} has shape {tensors[name].shape}, not {shape}")
         self._lengths = _Lengths.of(np.clip(tensors["logs"].astype(np.float64), -20, 20), a)
         self._row = tensors["row"].astype(np.int64)
-        self._factors: tuple[Floats, Floats] | None = None
 
     @classmethod
     def fit(cls, measured: Measured, *, seed: int = 0) -> GaussianProcess:
         """Learn from samples.
 
-        Gains more than 1.2 standard deviations below the mean of their matrix are cut there for the
-        order: how slow a slow configuration is says little of which is the fastest.
+        Gains more than 1.2 standard deviations below the mean of their matrix are clipped for the
+        order: by how much a configuration is slow says little about which is the fastest.
         """
-        tensors = {**_scales(measured.inputs), "unit": np.array([_unit(measured.off)])}
+        unit = max(float(measured.off.std()), 1e-6)
+        tensors = {**_scales(measured.inputs), "unit": np.array([unit])}
         for name, part in measured.inputs._asdict().items():
             tensors[name] = _standard(part, tensors, name).astype(np.float32)
-        off = measured.off / float(tensors["unit"][0])
+        off = measured.off / unit
         tensors["target"] = np.stack([np.maximum(off, -_CUT), off], axis=1)
         tensors["row"] = measured.row.astype(np.int64)
         tensors["logs"] = _fitted(tensors, seed)
@@ -138,7 +139,9 @@ class GaussianProcess:
     def score(self, at: Inputs, *, detailed: int) -> tuple[Floats, Floats]:
         """float64[c] log gains of configurations on one matrix, up to a constant, and float64[c]
         standard deviations: of the `detailed` best, and the largest of these for the others."""
-        scaled = self._scaled(at)
+        from scipy.linalg import solve_triangular
+
+        scaled = Inputs(*(_standard(part, self.tensors, n) for n, part in at._asdict().items()))
         cross = _covariance(scaled, self._inputs, self._lengths)
         cut, plain = (cross @ self._factored[1]).T
         # Below the cut the order is that of the gains as they were.
@@ -146,7 +149,7 @@ class GaussianProcess:
         spread = np.zeros(len(gain))
         near = np.argsort(-gain, kind="stable")[:detailed]
         own = _covariance(scaled.take(near[:1]), scaled.take(near[:1]), self._lengths)[0, 0]
-        explained = _solve(self._factored[0], cross[near].T)
+        explained = solve_triangular(self._factored[0], cross[near].T, lower=True)
         variance = np.maximum(own - (explained**2).sum(axis=0), self._lengths.noise)
         spread[:] = np.sqrt(variance.max(initial=self._lengths.noise))
         spread[near] = np.sqrt(variance)
@@ -155,32 +158,22 @@ class GaussianProcess:
 
     def without(self, out: NDArray[np.bool_]) -> GaussianProcess:
         """The process of the samples that are not `out` bool[n], hyper-parameters as they are."""
-        kept = ("config", "matrix", "derived", "target", "row")
+        by_sample = (*Inputs._fields, "target", "row")
         return GaussianProcess(
-            {name: a[~out] if name in kept else a for name, a in self.tensors.items()}
+            {name: a[~out] if name in by_sample else a for name, a in self.tensors.items()}
         )
 
-    def _scaled(self, at: Inputs) -> Inputs:
-        return Inputs(*(_standard(part, self.tensors, n) for n, part in at._asdict().items()))
-
-    @property
+    @cached_property
     def _factored(self) -> tuple[Floats, Floats]:
         """The Cholesky factor float64[n,n] of the samples' covariance, and weights float64[n,2]."""
-        if self._factors is None:
-            from scipy.linalg import cho_solve
+        from scipy.linalg import cho_solve
 
-            whole = _covariance(self._inputs, self._inputs, self._lengths)
-            whole += _LEVEL * (self._row[:, None] == self._row)
-            whole[np.diag_indices(len(whole))] += self._lengths.noise + _JITTER
-            lower = np.linalg.cholesky(whole).astype(np.float64)
-            target = self.tensors["target"].astype(np.float64)
-            weight: Floats = cho_solve((lower, True), target)
-            self._factors = lower, weight
-        return self._factors
-
-
-#: Standard deviations below a matrix's mean gain at which gains are cut.
-_CUT = 1.2
+        whole = _covariance(self._inputs, self._inputs, self._lengths)
+        whole += _LEVEL * (self._row[:, None] == self._row)
+        whole[np.diag_indices(len(whole))] += self._lengths.noise + _JITTER
+        lower = np.linalg.cholesky(whole).astype(np.float64)
+        target = self.tensors["target"].astype(np.float64)
+        return lower, cho_solve((lower, True), target)
 
 
 def _scales(inputs: Inputs) -> dict[str, NDArray[Any]]:
@@ -188,21 +181,16 @@ def _scales(inputs: Inputs) -> dict[str, NDArray[Any]]:
     for name, part in inputs._asdict().items():
         once = np.unique(part, axis=0) if part is inputs.matrix else part
         spread = once.std(axis=0)
-        # A column that hardly varies among the samples says little; it is not blown up.
+        # A column that hardly varies among the samples is not blown up.
         floor = 0.1 * float(np.median(spread[spread > 0])) if (spread > 0).any() else 1.0
         scales[f"center.{name}"] = once.mean(axis=0).astype(np.float32)
         scales[f"scale.{name}"] = np.maximum(spread, max(floor, 1e-6)).astype(np.float32)
     return scales
 
 
-def _unit(off: Floats) -> float:
-    return max(float(off.std()), 1e-6)
-
-
 def _standard(part: NDArray[Any], tensors: Arrays, name: str) -> Floats:
     scaled = (np.asarray(part, np.float64) - tensors[f"center.{name}"]) / tensors[f"scale.{name}"]
-    clipped: Floats = np.clip(scaled, -_CLIP, _CLIP)
-    return clipped
+    return np.clip(scaled, -_CLIP, _CLIP)
 
 
 def _matrix(tensors: Arrays, name: str) -> Floats:
@@ -216,26 +204,18 @@ def _covariance(one: Inputs, other: Inputs, of: _Lengths) -> Floats:
     """float64[m,n] without levels and noise."""
     like = np.exp(-0.5 * _squares(one.config * of.config, other.config * of.config))
     near = np.exp(-0.5 * _squares(one.matrix * of.matrix, other.matrix * of.matrix))
-    found: Floats = like * (of.amplitude[0] + of.amplitude[1] * near)
+    covariance: Floats = like * (of.amplitude[0] + of.amplitude[1] * near)
     if one.derived.shape[1]:
         apart = _squares(one.config * of.of_derived, other.config * of.of_derived)
         apart += _squares(one.derived * of.derived, other.derived * of.derived)
-        found += of.amplitude[2] * np.exp(-0.5 * apart)
-    return found
+        covariance += of.amplitude[2] * np.exp(-0.5 * apart)
+    return covariance
 
 
 def _squares(one: Floats, other: Floats) -> Floats:
     """float64[m,n] squared distances."""
     sums = (one**2).sum(axis=1)[:, None] + (other**2).sum(axis=1) - 2 * one @ other.T
-    squares: Floats = np.maximum(sums, 0.0)
-    return squares
-
-
-def _solve(lower: Floats, right: Floats) -> Floats:
-    from scipy.linalg import solve_triangular
-
-    found: Floats = solve_triangular(lower, right, lower=True)
-    return found
+    return np.asarray(np.maximum(sums, 0.0))
 
 
 def _fitted(tensors: Arrays, seed: int) -> Floats:
@@ -248,8 +228,7 @@ def _fitted(tensors: Arrays, seed: int) -> Floats:
     row = tensors["row"][at]
     loss = _Likelihood(inputs, tensors["target"][at, 0], (row[:, None] == row) * _LEVEL)
     best = minimize(loss, loss.mean, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS})
-    logs: Floats = np.clip(best.x, -20.0, 20.0)
-    return logs
+    return np.asarray(np.clip(best.x, -20.0, 20.0))
 
 
 class _Likelihood:
@@ -288,7 +267,7 @@ class _Likelihood:
         inverse = cho_solve((lower, True), np.eye(len(whole)))
         weight = inverse @ self._target
         loss = 0.5 * self._target @ weight + np.log(np.diag(lower)).sum()
-        # The derivative is half the trace of this times that of the covariance.
+        # The derivative is half the trace of this times the derivative of the covariance.
         slope = inverse - np.outer(weight, weight)
         rise = np.zeros_like(logs)
         rise[: len(terms)] = [0.5 * (slope * term).sum() for term in terms]
@@ -304,11 +283,10 @@ class _Likelihood:
 
 
 def _length_slope(slope: Floats, columns: Floats, inverse_length: Floats) -> Floats:
-    """float64[d]: by the logarithm of the inverse length of each column."""
+    """Derivative float64[d] by the logarithm of the inverse length of each column."""
     sums = 2 * (columns**2).T @ slope.sum(axis=1)
     sums -= 2 * np.einsum("ij,ij->j", columns, slope @ columns)
-    found: Floats = -0.5 * inverse_length**2 * sums
-    return found
+    return np.asarray(-0.5 * inverse_length**2 * sums)
 
 
 def joined(parts: Sequence[Inputs]) -> Inputs:

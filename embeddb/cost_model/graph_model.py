@@ -1,16 +1,14 @@
 """The learned model of tensor kernels at query time: tiles of one kernel ranked without running
 them, or the seconds of a fused kernel.
 
-The network is `embeddb.tensors.encoding.forward`, what may answer in its place is in
-`trees_numpy` and `operation_sums`; here any is a model of one op on one platform, whose scores
-are told as log gains.
+The network is `embeddb.tensors.encoding.forward`; `KernelTrees` and `operation_sums` are the
+alternatives. Here each is a model of one op on one platform, whose scores become log gains.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import ModelError, UsageError
+from embeddb.core.errors import ModelError
 from embeddb.core.files import model_file
 from embeddb.core.files.safe_read import refusing
-from embeddb.cost_model import Problem
-from embeddb.cost_model.model import space_digest
+from embeddb.cost_model.model import platform_mismatch
 from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.cost_model.trees_numpy import Forest
 from embeddb.platforms.platform import Platform
@@ -49,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class KernelTrees(GraphPredictor):
-    """Of one member, of tiles."""
+    """Boosted trees (one member) that rank tiles."""
 
     task = "tile"
 
@@ -65,33 +62,34 @@ class KernelTrees(GraphPredictor):
         self._forest = Forest([weights], blocks)
 
     def rows(self, kernel: TensorGraph, tiles: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
-        """float32[c,t], the last columns what the analytical model says, where there is one."""
+        """Rows float32[c,t] of tiles; the last columns are the analytical model's, if any."""
         rows = super().rows(kernel, tiles)
         if self._analysis is None:
             return rows
-        told = self._analysis.rows(kernel, tiles).astype(np.float32)
-        return np.concatenate([rows, told], axis=1)
+        analytical = self._analysis.rows(kernel, tiles).astype(np.float32)
+        return np.concatenate([rows, analytical], axis=1)
 
     def predicted(self, graph: KernelGraph, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        told = rows[:, len(TILE) :] if self._analysis is not None else None
-        table = table_of(graph, rows[:, : len(TILE)], told)
-        missed = np.asarray(self._forest.score(table)[0], dtype=np.float32)
-        return missed if told is None else told[:, 0] + missed
+        analytical = rows[:, len(TILE) :] if self._analysis is not None else None
+        table = table_of(graph, rows[:, : len(TILE)], analytical)
+        error = np.asarray(self._forest.score(table)[0], dtype=np.float32)
+        return error if analytical is None else analytical[:, 0] + error
 
 
 def table_of(
     graph: KernelGraph,
     tiles: NDArray[np.float32],
-    told: NDArray[np.float32] | None = None,
+    analytical: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
-    """float32[c,f] that trees read of a kernel under tiles float32[c,t]; `told` float32[c,12] is
-    what the analytical model says of them (`Analysis.rows`), if it is asked."""
+    """Inputs float32[c,f] of the trees for a kernel under tiles float32[c,t]; `analytical`
+    float32[c,12] are the analytical model's columns (`Analysis.rows`), where it is used."""
     table = flat_rows(graph, tiles)
-    return table if told is None else np.concatenate([table, told], axis=1)
+    return table if analytical is None else np.concatenate([table, analytical], axis=1)
 
 
 def _analysis(read: Mapping[str, Any]) -> Analysis | None:
-    """Raises: ModelError for facts of a machine that are none, and for another version of it."""
+    """The analytical model of a card. Raises: ModelError for malformed facts of a machine or
+    another version of the model."""
     facts = read.get("machine")
     if facts is None:
         return None
@@ -105,7 +103,7 @@ def _analysis(read: Mapping[str, Any]) -> Analysis | None:
 def predictor_from(
     card: Mapping[str, Any], weights: Mapping[str, NDArray[Any]], *, where: str = ""
 ) -> KernelPredictor:
-    """The network, trees or sums that a card tells of.
+    """The network, trees or sums described by a card.
 
     Raises: ModelError for weights of another.
     """
@@ -153,8 +151,8 @@ class GraphModel:
 
     @property
     def flat(self) -> bool:
-        """Whether a tile of a large kernel is predicted as fast as one of a small kernel: a
-        network of graphs looks at all operations for each tile."""
+        """True if the time of a prediction does not depend on the size of the kernel; a graph
+        network reads all operations for each tile."""
         return reads_rows(self.card)
 
     @property
@@ -169,27 +167,18 @@ class GraphModel:
 
     @property
     def guard(self) -> float:
-        """The log gain it must promise over the default to be believed against it; of a model that
-        was never judged, more than anything can promise."""
+        """Predicted log gain over the default above which its answer replaces the default; infinite
+        for a model that was never judged."""
         return float(self.card["calibration"].get("guard", math.inf))
 
     def mismatch(self, platform: Platform, op: Op) -> str:
-        """Why it may not be used here, one line; empty if it may."""
-        known = self.card["platform"]
-        if known["name"] != platform.name:
-            return f"trained for the platform {known['name']}, not {platform.name}"
-        if "@" in self.instance and self.instance != platform.id:
-            return f"trained on the runs of {self.instance}, and this is {platform.id}"
-        if self.network.task != op.name or op.name not in platform.kernels:
-            return f"trained for {self.network.task}, not {op.name}"
-        if known["space"] != space_digest(platform, op):
-            return f"trained for another space of {platform.name} {op.name} than it has now"
-        return ""
+        """Return the reason not to use it here, in one line; empty if there is none."""
+        return platform_mismatch(self.card, self.network.task, platform, op)
 
     def predict(self, kernel: TensorGraph, configs: Sequence[Config]) -> Floats:
-        """float64[c], lower is faster: of use only among configurations of one kernel.
+        """Scores float64[c], lower is faster, comparable among configurations of one kernel.
 
-        Raises: ModelError where the weights make no number of it.
+        Raises: ModelError where a score is not finite.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             return _finite(self.network.scores(kernel, configs))
@@ -204,53 +193,32 @@ class GraphModel:
             return _finite(self.network.without(kernel, configs))
 
     def seconds(self, kernel: TensorGraph) -> float:
-        """Of a kernel under op `fused`. Raises: ModelError for a model of tiles."""
+        """Predicted seconds of a fused kernel. Raises: ModelError for a model of tiles."""
         return self.network.seconds(kernel)
 
     def by_operation(self, kernel: TensorGraph) -> tuple[float, dict[int, float]] | None:
-        """Seconds of the call of a fused kernel, and by place of its operations; None where the
-        model does not tell them apart."""
+        """Seconds of the call of a fused kernel, and of its operations by place; None where the
+        model predicts only their sum."""
         network = self.network
         return network.by_operation(kernel) if isinstance(network, OperationSums) else None
 
     def apart(self, kernel: TensorGraph) -> float | None:
-        """By which factor its members differ about the seconds of a fused kernel; None for a model
-        without such."""
+        """Ratio of the largest to the smallest prediction of a fused kernel's seconds among its
+        members; None for a model without members."""
         return self.network.apart(kernel) if isinstance(self.network, OperationSums) else None
 
-    def of(self, kernel: TensorGraph) -> KernelScorer:
-        """What ranks the tiles of this kernel."""
-        return KernelScorer(self, kernel)
+    def gains(self, kernel: TensorGraph, configs: Sequence[Config]) -> tuple[Floats, Floats]:
+        """Log gain float64[c] over the mean of these configurations, higher is faster, and its
+        standard deviation float64[c] on kernels held out of the training.
 
-
-@dataclass(frozen=True, slots=True)
-class KernelScorer:
-    """A model asked about one kernel, in the form that a query takes a cost model in."""
-
-    model: GraphModel
-    kernel: TensorGraph
-
-    @property
-    def guard(self) -> float:
-        """The model's."""
-        return self.model.guard
-
-    def score(self, asked: Problem, configs: Sequence[Config]) -> tuple[Floats, Floats]:
-        """float64[c] log gain over the mean of these configurations, higher is faster, and
-        float64[c] its standard deviation, as on kernels held out of the training. The kernel is
-        known: vector and sizes are not looked at.
-
-        Raises: UsageError for another op; ModelError as `predict`.
+        Raises: ModelError as `predict`.
         """
-        if asked.op.name != self.model.network.task:
-            raise UsageError(f"the model is of {self.model.network.task}, not {asked.op.name}")
-        fit = self.model.card["calibration"]
-        said = self.model.predict(self.kernel, configs)
-        return -fit["slope"] * (said - said.mean()), np.full(len(said), fit["floor"])
+        fit, scores = self.card["calibration"], self.predict(kernel, configs)
+        return -fit["slope"] * (scores - scores.mean()), np.full(len(scores), fit["floor"])
 
 
-def _finite(said: NDArray[np.float32]) -> Floats:
-    """Raises: ModelError for what is no number."""
-    if not np.isfinite(said).all():
+def _finite(scores: NDArray[np.float32]) -> Floats:
+    """Scores as float64. Raises: ModelError unless all are finite."""
+    if not np.isfinite(scores).all():
         raise ModelError("predicts what is no number", hint=TRAIN_AGAIN)
-    return said.astype(np.float64)
+    return scores.astype(np.float64)

@@ -1,11 +1,11 @@
 """The learned cost model at query time: configurations of one matrix ranked without running them.
 
 Either an ensemble of small networks (`embeddb.cost_model.network_torch`) over the matrix's vector,
-the common loop nest and the platform's own parameters, added to the platform's prior: what a
-configuration gains on average, from a ridge regression on the same numbers and, where it was
-measured, its own mean. Or boosted trees on the same (`embeddb.cost_model.trees_numpy`), which may
-read what another platform's model predicts, too. Or a Gaussian process for each op
-(`embeddb.cost_model.gaussian`). All need numpy alone, and the process scipy.
+the common loop nest and the platform's own parameters, added to the platform's prior: the mean
+gain of a configuration, from a ridge regression on the same inputs and, where it was measured, its
+own mean. Or boosted trees on the same (`embeddb.cost_model.trees_numpy`), which may also read the
+predictions of another platform's model. Or a Gaussian process for each op
+(`embeddb.cost_model.gaussian`). All need numpy alone, the process scipy too.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -26,14 +25,15 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, InputError, ModelError
 from embeddb.core.files import model_file
 from embeddb.core.files.safe_read import reason_of, refusing
+from embeddb.core.nn_numpy import below
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model import Problem
 from embeddb.cost_model.encoders.inputs import (
     ConfigColumns,
     TreeTable,
+    matrix_inputs,
     nest_inputs,
     numeric_facts,
-    problem,
     seen_parts,
 )
 from embeddb.cost_model.encoders.latent import LatentEncoder, from_tensors
@@ -55,12 +55,13 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[Any]]
     Floats = NDArray[np.float64]
 
-#: Prepared sets of configurations that are remembered.
+T = TypeVar("T")
+#: Number of cached sets of prepared configurations.
 _REMEMBERED = 8
 _MOST_MEMBERS = 64
 #: Columns are counted in 16 bits.
 _MOST_COLUMNS = 32_000
-#: Of so many of the best predicted a process gives each its own spread.
+#: Number of the best predictions for which a process computes each spread.
 _DETAILED = 192
 _AGAIN = "train it again with `embeddb train costmodel`"
 
@@ -74,22 +75,46 @@ def space_digest(platform: Platform, op: Op | str) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prepared:
-    """What of c configurations does not depend on the matrix: loop nests float32[c,65], the prior,
-    and for each member what its form has prepared."""
+    """The part of c configurations that is independent of the matrix: loop nests float32[c,65], the
+    prior, and the output of `Mlp.prepared` of each member."""
 
     nests: NDArray[np.float32]
     prior: Floats
     members: tuple[Any, ...]
 
 
+def _remember(cache: dict[Any, T], key: Any, value: T) -> T:
+    """Store the value, and drop the oldest ones."""
+    cache[key] = value
+    while len(cache) > _REMEMBERED:
+        cache.pop(next(iter(cache)), None)  # another thread may have dropped it already
+    return value
+
+
+def platform_mismatch(card: Mapping[str, Any], kernel: str, platform: Platform, op: Op) -> str:
+    """Return the reason why a model of a `kernel` does not fit a platform and an op, by its card,
+    in one line; empty if it fits."""
+    trained_on = card["platform"]
+    instance = str(trained_on.get("id", ""))
+    if trained_on["name"] != platform.name:
+        return f"trained for the platform {trained_on['name']}, not {platform.name}"
+    if "@" in instance and instance != platform.id:
+        return f"trained on the runs of {instance}, and this is {platform.id}"
+    if kernel != op.name or op.name not in platform.kernels:
+        return f"trained for {kernel}, not {op.name}"
+    if trained_on["space"] != space_digest(platform, op):
+        return f"trained for another space of {platform.name} {op.name} than it has now"
+    return ""
+
+
 class CostModel:
     """A trained model: its `card` and its tensors by name; `version` is "" until it is saved.
 
     Tensors: `scale.center`, `scale.scale` float32[d]; `member.I.NAME` the networks' weights;
-    `latent.NAME` the encoder's; of each op trained on, `prior.OP.nest` float32[53],
+    `latent.NAME` the encoder's; for each op trained on, `prior.OP.nest` float32[53],
     `prior.OP.latent` float32[e], `prior.OP.ids` uint8[k,16] of measured configurations and
-    `prior.OP.rest` float32[k], what each gains beyond the regression. Or `process.OP.NAME` of the
-    Gaussian process of each op.
+    `prior.OP.rest` float32[k], the residual of each. Or `process.OP.NAME` of the Gaussian process
+    of each op.
     """
 
     def __init__(self, card: Mapping[str, Any], tensors: Arrays, *, where: str = "") -> None:
@@ -98,9 +123,9 @@ class CostModel:
         self.tensors = dict(tensors)
         self.version = ""
         self.source: CostModel | None = None
-        self._remembered: OrderedDict[Any, _Prepared] = OrderedDict()
+        self._remembered: dict[Any, _Prepared] = {}
         self._processes: dict[Op, GaussianProcess] = {}
-        self._columns: OrderedDict[Any, ConfigColumns] = OrderedDict()
+        self._columns: dict[Any, ConfigColumns] = {}
         try:
             self._check()
         except EmbeddbError as e:
@@ -130,7 +155,7 @@ class CostModel:
         self.version = model_file.save(path, self.tensors, self.card)
         return self.version
 
-    # -- what it is ------------------------------------------------------------------------
+    # -- properties -----------------------------------------------------------------------
 
     @property
     def predictor(self) -> str:
@@ -139,18 +164,18 @@ class CostModel:
 
     @property
     def reads_lengths(self) -> bool:
-        """True if derived quantities are among its inputs, which read the lengths of rows."""
+        """True if its inputs include derived quantities, which depend on row lengths."""
         return bool(self.card.get("derived") or (self.source and self.source.reads_lengths))
 
     @property
     def machines(self) -> tuple[str, ...]:
-        """The instances it learned from, if it answers for every machine of a platform; else
+        """The instances it was trained on, if it predicts for every machine of a platform; else
         none."""
         return tuple(map(str, self.card.get("machines", ())))
 
     def imputed(self, platform: Platform) -> list[str]:
-        """Names of the facts that it or its source reads and the machine does not report; a mean
-        stands in for each."""
+        """Names of the facts that it or its source reads and the machine does not report; they
+        are imputed by means."""
         reported = numeric_facts(platform)
         of_source = [] if self.source is None else self.source.imputed(platform)
         own = [name for name, _ in self.card.get("facts", ()) if name not in reported]
@@ -180,7 +205,7 @@ class CostModel:
 
     @property
     def _reads(self) -> int:
-        """Numbers of a matrix."""
+        """Length of a matrix's vector."""
         if self.predictor == "trees":
             return self.table.vector
         if self._processes:
@@ -193,12 +218,12 @@ class CostModel:
 
     @property
     def instance(self) -> str:
-        """The platform instance whose runs it learned from; empty in cards that do not say."""
+        """The platform instance whose runs it was trained on; empty if its card does not say."""
         return str(self.card["platform"].get("id", ""))
 
     @property
     def guard(self) -> float:
-        """The log gain it must promise over the default to be believed against it."""
+        """Predicted log gain over the default above which its answer replaces the default."""
         return float(self.card["calibration"].get("guard", 0.0))
 
     @cached_property
@@ -208,109 +233,99 @@ class CostModel:
 
     @property
     def plain(self) -> bool:
-        """True if the first five are the five best predicted, as in the papers, and not a set."""
+        """True if the first five are the five best predictions, as in the papers, and not chosen
+        as a set."""
         return bool(self.card["settings"].get("plain", False))
 
     def below(self, prefix: str) -> dict[str, NDArray[Any]]:
-        """The tensors whose names begin so, without the prefix."""
-        cut = len(prefix)
-        return {n[cut:]: a for n, a in self.tensors.items() if n.startswith(prefix)}
+        """The tensors whose names begin with the prefix, without it."""
+        return below(self.tensors, prefix)
 
     def mismatch(
         self, platform: Platform, op: Op, featurizer_name: str, featurizer_version: str
     ) -> str:
         """Return the reason not to use it here, in one line; empty if there is none."""
         card = self.card
-        made = (card["featurizer"]["name"], card["featurizer"]["version"])
-        if card["platform"]["name"] != platform.name:
-            return f"trained for the platform {card['platform']['name']}, not {platform.name}"
-        if "@" in self.instance and self.instance != platform.id:
-            return f"trained on the runs of {self.instance}, and this is {platform.id}"
-        if card["kernel"] != op.name or op.name not in platform.kernels:
-            return f"trained for {card['kernel']}, not {op.name}"
-        if op.dtype not in {known.dtype for known in self.ops}:
+        if reason := platform_mismatch(card, card["kernel"], platform, op):
+            return reason
+        if op.dtype not in {trained.dtype for trained in self.ops}:
             return f"trained for {', '.join(card['ops'])}, not {op.dtype}"
-        if card["platform"]["space"] != space_digest(platform, op):
-            return f"trained for another space of {platform.name} {op.name} than it has now"
         if card.get("derived", "") not in ("", platform.quantities(op).digest):
             return f"trained on other derived quantities than {platform.name} {op.name} has now"
-        if made != (featurizer_name, featurizer_version):
+        name, version = card["featurizer"]["name"], card["featurizer"]["version"]
+        if (name, version) != (featurizer_name, featurizer_version):
             return (
-                f"trained on vectors of {made[0]} {made[1]}, "
+                f"trained on vectors of {name} {version}, "
                 f"not {featurizer_name} {featurizer_version}"
             )
         return ""
 
     # -- scores ----------------------------------------------------------------------------
 
-    def score(self, asked: Problem, configs: Sequence[Config]) -> tuple[Floats, Floats]:
-        """Log gains float64[c] of configurations over their mean (higher is faster) and the
-        standard deviations float64[c] of these; not finite where the weights are too large.
+    def score(self, problem: Problem, configs: Sequence[Config]) -> tuple[Floats, Floats]:
+        """Log gains float64[c] of configurations over their mean (higher is faster) and their
+        standard deviations float64[c]; not finite where the weights are too large. The caller
+        checks `mismatch`.
 
-        `mismatch` says whether the question is one for this model; that is the caller's to ask.
         Raises: SpaceError for an illegal configuration, or if sizes are needed and not given;
         ModelError for a vector of another length.
         """
-        if np.shape(asked.vector) != (self._reads,):
+        if (shape := np.shape(problem.vector)) != (self._reads,):
             raise ModelError(
-                f"the vector has shape {np.shape(asked.vector)}, the model reads {(self._reads,)}",
+                f"the vector has shape {shape}, the model reads {(self._reads,)}",
                 hint="it was made by another featurizer",
             )
         if not configs:
             return np.zeros(0), np.zeros(0)
-        # Weights of any size may be in a file: what they overflow to is the caller's to judge.
+        # A file may hold weights of any size; the caller checks the result for overflow.
         with np.errstate(over="ignore", invalid="ignore"):
-            return self._scored(asked, configs)
+            return self._scored(problem, configs)
 
-    def _scored(self, asked: Problem, configs: Sequence[Config]) -> tuple[Floats, Floats]:
+    def _scored(self, problem: Problem, configs: Sequence[Config]) -> tuple[Floats, Floats]:
         fit = self.card["calibration"]
         if self._processes:
-            gain, deviation = self._by_process(asked, tuple(configs))
+            gain, deviation = self._by_process(problem, tuple(configs))
             gain = fit["slope"] * (gain - gain.mean())
             return gain, fit["factor"] * np.hypot(deviation, fit["floor"])
         if self.predictor == "trees":
-            each = self._by_trees(asked, tuple(configs))
+            each = self._by_trees(problem, tuple(configs))
         else:
-            ready = self._prepared(asked.platform, asked.op, tuple(configs), asked.sizes)
-            each = self._by_networks(asked.vector, ready, asked.op)
+            ready = self._prepared(problem.platform, problem.op, tuple(configs), problem.sizes)
+            each = self._by_networks(problem.vector, ready, problem.op)
         each = fit["slope"] * each
         each -= each.mean(axis=1, keepdims=True)
         spread = np.sqrt(each.var(axis=0) + fit["floor"] ** 2)
         return each.mean(axis=0), fit["factor"] * spread
 
-    def _by_process(self, asked: Problem, configs: tuple[Config, ...]) -> tuple[Floats, Floats]:
-        """float64[c] log gains and their standard deviations, by the nearest width's process."""
-        near = min(self.ops, key=lambda op: abs(math.log2(op.width / asked.op.width)))
-        inputs = self._columns_of(asked, configs).on(asked)
+    def _by_process(self, problem: Problem, configs: tuple[Config, ...]) -> tuple[Floats, Floats]:
+        """Log gains float64[c] and standard deviations by the process of the nearest width."""
+        near = min(self.ops, key=lambda op: abs(math.log2(op.width / problem.op.width)))
+        inputs = self._columns_of(problem, configs).on(problem)
         return self._processes[near].score(inputs, detailed=_DETAILED)
 
-    def _by_trees(self, asked: Problem, configs: tuple[Config, ...]) -> Floats:
-        """float64[members,c]."""
-        said = None if self.source is None else self.source.score(asked, configs)[0]
-        columns = self._columns_of(asked, configs)
-        return self._forest.score(self.table.of(asked, configs, said, columns))
+    def _by_trees(self, problem: Problem, configs: tuple[Config, ...]) -> Floats:
+        """Log gains float64[members,c]."""
+        source_score = None if self.source is None else self.source.score(problem, configs)[0]
+        columns = self._columns_of(problem, configs)
+        return self._forest.score(self.table.of(problem, configs, source_score, columns))
 
-    def _columns_of(self, asked: Problem, configs: tuple[Config, ...]) -> ConfigColumns:
-        """Configurations prepared for any matrix; of the last few sets they are kept."""
-        key = (asked.platform.id, asked.platform.digest, asked.op, configs)
+    def _columns_of(self, problem: Problem, configs: tuple[Config, ...]) -> ConfigColumns:
+        """Configurations prepared for any matrix; the last few sets are cached."""
+        key = (problem.platform.id, problem.platform.digest, problem.op, configs)
         columns = self._columns.get(key)
         if columns is None:
-            columns = ConfigColumns(asked.platform, asked.op, configs)
-            self._columns[key] = columns
-            while len(self._columns) > _REMEMBERED:
-                # Another thread may have dropped it already.
-                self._columns.pop(next(iter(self._columns)), None)
+            own = ConfigColumns(problem.platform, problem.op, configs)
+            columns = _remember(self._columns, key, own)
         return columns
 
     def _by_networks(self, vector: NDArray[np.float32], ready: _Prepared, op: Op) -> Floats:
-        """float64[members,c], the prior included."""
-        x = problem(np.asarray(vector)[None], [op], self.below("scale."))
+        """Log gains float64[members,c], the prior included."""
+        x = matrix_inputs(np.asarray(vector)[None], [op], self.below("scale."))
         if "featurizer" not in self.card["settings"]["parts"]:
             x[:, :-1] = 0
         members = enumerate(ready.members)
         each = np.array([self.form.scores(self.below(f"member.{i}."), x, m) for i, m in members])
-        both: Floats = self.card["calibration"].get("trust", 1.0) * each + ready.prior
-        return both
+        return np.asarray(self.card["calibration"].get("trust", 1.0) * each + ready.prior)
 
     def _prepared(
         self,
@@ -322,20 +337,15 @@ class CostModel:
         settings = self.card["settings"]
         nests = nest_inputs(platform, op, configs, sizes)
         key = (platform.digest, op, configs)
-        found = self._remembered.get(key)
-        if found is not None and np.array_equal(found.nests, nests):
-            return found
+        cached = self._remembered.get(key)
+        if cached is not None and np.array_equal(cached.nests, nests):
+            return cached
         latents = self.encoder.encode(self.form.layout(platform.kernel(op)).raw(configs))
         prior = self._prior(op, configs, nests, latents)
         seen, own = seen_parts(nests, latents, settings["parts"])
         members = [self.below(f"member.{i}.") for i in range(self.members)]
         each = tuple(self.form.prepared(weights, seen, own, settings) for weights in members)
-        found = _Prepared(nests, prior, each)
-        self._remembered[key] = found
-        while len(self._remembered) > _REMEMBERED:
-            # Another thread may have dropped it already.
-            self._remembered.pop(next(iter(self._remembered)), None)
-        return found
+        return _remember(self._remembered, key, _Prepared(nests, prior, each))
 
     def _prior(
         self,
@@ -344,21 +354,20 @@ class CostModel:
         nests: NDArray[np.float32],
         latents: NDArray[np.float32],
     ) -> Floats:
-        """float64[c] mean log gain; of a width it was not trained on, that of the nearest."""
+        """Mean log gain float64[c], from the nearest width it was trained on."""
         if not self.card["settings"]["residual"]:
             return np.zeros(len(configs))
         near = min(self.ops, key=lambda o: abs(math.log2(o.width / op.width)))
-        held = self.below(f"prior.{near}.")
-        known = {bytes(i): float(r) for i, r in zip(held["ids"], held["rest"], strict=True)}
-        rest = [known.get(bytes.fromhex(c.id), 0.0) for c in configs]
-        own = nests[:, :HOMOGENEOUS_DIM] @ held["nest"]
-        found: Floats = own + latents @ held["latent"] + np.array(rest)
-        return found
+        prior = self.below(f"prior.{near}.")
+        rest_of = {bytes(i): float(r) for i, r in zip(prior["ids"], prior["rest"], strict=True)}
+        rest = [rest_of.get(bytes.fromhex(c.id), 0.0) for c in configs]
+        own = nests[:, :HOMOGENEOUS_DIM] @ prior["nest"]
+        return np.asarray(own + latents @ prior["latent"] + np.array(rest))
 
     # -- checks ----------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """Raises: ModelError or what a wrong card or tensor raises, turned to it above."""
+        """Raises: ModelError, or another error for a malformed card or tensor."""
         card, settings = self.card, self.card["settings"]
         _ = (card["kernel"], card["platform"]["name"], card["platform"]["space"])
         _ = (card["featurizer"]["name"], card["featurizer"]["version"])
@@ -381,15 +390,14 @@ class CostModel:
         if process:
             if "source" in card:
                 raise ModelError("it corrects another model, which is no longer done")
-            below = {op: self.below(f"process.{op}.") for op in self.ops}
-            self._processes = {op: GaussianProcess(tensors) for op, tensors in below.items()}
+            self._processes = {op: GaussianProcess(self.below(f"process.{op}.")) for op in self.ops}
         elif trees:
             self._check_trees()
         else:
             self._check_networks()
 
     def _check_trees(self) -> None:
-        """Reads the trees and their source, which checks them."""
+        """Read the trees and their source, which checks them."""
         d, names = self.card["vector"], self.card["layout"]
         if type(d) is not int or not 0 < d <= _MOST_COLUMNS or not isinstance(names, list):
             raise ModelError("its card does not say what the trees read")
@@ -399,7 +407,8 @@ class CostModel:
         self._check_source(d)
 
     def _check_source(self, d: int) -> None:
-        """Reads the model whose predictions this one reads, of the same kernel and d numbers."""
+        """Read the source: a model of the same kernel and d inputs, whose predictions are inputs
+        here."""
         card = self.card
         if "source" not in card:
             return
@@ -410,7 +419,7 @@ class CostModel:
             raise ModelError("its source is a model of another kernel or featurizer")
 
     def _check_networks(self) -> None:
-        """Every tensor is there and has its shape."""
+        """Check that every tensor is there and has its shape."""
         settings = self.card["settings"]
         d, e = len(self.tensors["scale.center"]), self.encoder.dim
         wanted: dict[str, tuple[int, ...]] = {"scale.center": (d,), "scale.scale": (d,)}

@@ -1,4 +1,4 @@
-"""The cost model's network as plain arrays: what a query needs, without torch."""
+"""The cost model's network at query time, without torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Floats32 = NDArray[np.float32]
 
 FUSIONS = ("add", "concat")
-#: What the model sees; what is left out is all zeros.
+#: Parts of the input; those that are left out are all zeros.
 PARTS = ("featurizer", "mapper", "tiles", "latent")
 
 #: The sizes of `embeddb.cost_model.network_torch`.
@@ -29,18 +29,18 @@ _NEST, _MATRIX, _MAPPED, _HIDDEN, _BILINEAR = 65, 128, 64, 64, 32
 
 
 class Mlp:
-    """How networks of the predictor `mlp` read configurations and score them; `settings` are those
-    of a model's card, `weights` one member's."""
+    """Inputs and scores of networks of the predictor `mlp`; `settings` are those of a model's card,
+    `weights` one member's."""
 
     def layout(self, kernel: KernelSpace) -> Layout:
-        """The columns of a configuration's own parameters."""
+        """Columns of a configuration's own parameters."""
         return Layout(kernel)
 
     def network(
         self, inputs: int, latent: int, settings: Mapping[str, Any], dropout: float = 0.0
     ) -> nn.Module:
-        """The same in torch, to be trained, for `inputs` numbers of a matrix and `latent` of a
-        configuration."""
+        """The same network in torch, for training, with `inputs` numbers of a matrix and `latent`
+        of a configuration."""
         from embeddb.cost_model.network_torch import CostNetwork, Shape
 
         shape = Shape(inputs, latent, settings["fusion"], bool(settings["bilinear"]))
@@ -64,15 +64,15 @@ class Mlp:
                 "v.0": (_MATRIX, fused),
                 "v.2": (_BILINEAR, _MATRIX),
             }
-        found: dict[str, tuple[int, ...]] = {f"{name}.weight": s for name, s in layers.items()}
-        found |= {f"{name}.bias": s[:1] for name, s in layers.items()}
-        return {**found, "predictor.of_config.weight": (_MATRIX, fused)}
+        weights = {f"{name}.weight": s for name, s in layers.items()}
+        biases = {f"{name}.bias": s[:1] for name, s in layers.items()}
+        return {**weights, **biases, "predictor.of_config.weight": (_MATRIX, fused)}
 
     def prepared(
         self, weights: Arrays, nests: Floats32, latents: Floats32, settings: Mapping[str, Any]
     ) -> Any:
-        """What of a network's score does not depend on the matrix, of nests float32[c,65] and
-        latents float32[c,e]: float32[c,128], and float32[c,32] if it has a bilinear term."""
+        """Hidden values that are independent of the matrix, of nests float32[c,65] and latents
+        float32[c,e]: float32[c,128], and float32[c,32] if there is a bilinear term."""
         mapped = dense(relu(dense(nests, weights, "mapper.0")), weights, "mapper.2")
         fused = mapped + latents if settings["fusion"] == "add" else np.hstack([mapped, latents])
         first = linear(fused, weights["predictor.of_config.weight"])
@@ -81,14 +81,13 @@ class Mlp:
         return first, dense(relu(dense(fused, weights, "v.0")), weights, "v.2")
 
     def scores(self, weights: Arrays, x: Floats32, prepared: Any) -> NDArray[np.float64]:
-        """float64[c] of one network, for one matrix float32[1,d+1] and what was `prepared`."""
+        """Scores float64[c] of one network, for one matrix float32[1,d+1] and `prepared`."""
         first, v = prepared
         matrix = dense(relu(dense(x, weights, "matrix.0")), weights, "matrix.3")
         hidden = dense(np.maximum(matrix, 0), weights, "predictor.of_matrix") + first
         second = dense(relu(hidden), weights, "predictor.second")
-        out = dense(relu(second), weights, "predictor.third")[:, 0]
-        found = out.astype(np.float64)
-        return found if v is None else found + v @ dense(matrix, weights, "u")[0]
+        score = dense(relu(second), weights, "predictor.third")[:, 0].astype(np.float64)
+        return score if v is None else score + v @ dense(matrix, weights, "u")[0]
 
 
 #: By predictor. `reproductions.cost_networks` adds the networks of other papers.
@@ -109,7 +108,7 @@ def form_of(settings: Mapping[str, Any]) -> Mlp:
 
 
 def calibration_problem(fit: Mapping[str, Any]) -> str:
-    """What is wrong with the numbers that make scores log gains; empty: nothing.
+    """Return what is wrong with a card's calibration, in one line; empty if nothing is.
 
     Raises: KeyError, TypeError or ValueError for one that is missing or no number.
     """

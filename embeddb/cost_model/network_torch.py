@@ -9,8 +9,8 @@ Ours, because no paper states it: hidden layers of 128 (matrix) and 64 (mapper),
 dropout, log2 of the op's width beside the matrix, and the bilinear term u(matrix) .
 v(configuration), which `bilinear` turns off.
 
-The vector may be that of a sparse network trained together with all this
-(`indexer.training.cost_model.encoder`): then this is the rest of the papers' model.
+The vector may be the output of a sparse network that is trained together with this one
+(`indexer.training.cost_model.encoder`), as in the papers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Shape:
 
 class CostNetwork(nn.Module):
     """Scores of k configurations on each of b matrices; u distinct configurations are encoded
-    once and looked up, which is most of the work saved."""
+    only once."""
 
     def __init__(self, shape: Shape, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -88,19 +88,19 @@ class CostNetwork(nn.Module):
         return score
 
     def tokens(self, nest: Tensor, latent: Tensor) -> list[Tensor]:
-        """What configurations float32[u,...] are to the predictor, side by side."""
+        """Inputs of the predictor for configurations float32[u,...]."""
         mapped: Tensor = self.mapper(nest)
         return [mapped + latent] if self.shape.fusion == "add" else [mapped, latent]
 
 
 def mapper() -> nn.Module:
-    """float32[u,64] of loop nests and their tiles float32[u,65]."""
+    """Layers from loop nests and their tiles float32[u,65] to float32[u,64]."""
     return nn.Sequential(nn.Linear(NEST, MAPPED), nn.ReLU(), nn.Linear(MAPPED, MAPPED))
 
 
 class MlpPredictor(nn.Module):
-    """Table 6. The first layer is split in its matrix and configuration half: the sum of both is
-    the layer on the concatenation, and each half is computed once."""
+    """Predictor of Table 6. The first layer is the sum of a matrix and a configuration half, each
+    computed once, which equals the layer on the concatenation."""
 
     def __init__(self, fused: int, dropout: float) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
 """Seconds of fused kernels as sums over their operations, from boosted trees, a network or both.
 
-A kernel takes the sum over its call and its operations of exp(rough + error(row)): `rough` is
-`tensors.encoding.forms.rough_seconds`, rows are those of `operation_rows`, and trees or a network
-predict the error of the rough estimate. That sums are right where operations of a kind never met
-together is what flat rows of whole kernels cannot say. Where both tell, a kernel takes the
-geometric mean of the two sums: trees see where a time jumps, a network how it goes between.
+A kernel's seconds are the sum over its call and its operations of exp(rough + error(row)):
+`rough` is `tensors.encoding.forms.rough_seconds`, rows are those of `operation_rows`, and trees or
+a network predict the error of the rough estimate. Unlike flat rows of whole kernels, a sum
+extrapolates to operations that never occurred together. With both, the prediction is the geometric
+mean of the two sums: trees fit jumps of the time, a network interpolates between them.
 
 Source: ours; "A Learned Performance Model for Tensor Processing Units" (Section 3.2) sums over
 operations in its per-node reduction, of a graph network.
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError
-from embeddb.core.nn_numpy import check_weights, dense, layer_norm, relu
+from embeddb.core.nn_numpy import below, check_weights, dense, layer_norm, relu
 from embeddb.cost_model.trees_numpy import Forest
 from embeddb.tensors.encoding.operation_rows import (
     BLOCKS,
@@ -34,9 +34,9 @@ from embeddb.tensors.encoding.operation_rows import (
 from embeddb.tensors.encoding.predictor import KernelPredictor
 from embeddb.tensors.tensor_graph import TensorGraph
 
-#: What the names of its tensors begin with in a file.
-NETWORK = "network."
-#: Deviations from the mean beyond which a number is read as so many.
+#: Prefixes of the tensors of the network and of the trees (`trees_numpy.TENSORS`) in a file.
+NETWORK, TREES = "network.", "trees."
+#: Bound of standardised inputs.
 CLIP = 5.0
 _WIDEST, _DEEPEST = 4096, 16
 
@@ -44,19 +44,18 @@ Floats = NDArray[np.float32]
 
 
 def shapes_of(hidden: int, layers: int) -> dict[str, tuple[int, ...]]:
-    """By name, of all its tensors. `scale` is the mean and deviation of every column; `layers` come
-    after the first, each added to what it reads."""
-    read = {0: len(OPERATION)}
-    made: dict[str, tuple[int, ...]] = {"scale": (2, len(OPERATION))}
+    """Shapes of all tensors of an `OperationNetwork` by name. `scale` is the mean and deviation of
+    every column; `layers` residual layers follow the first."""
+    shapes: dict[str, tuple[int, ...]] = {"scale": (2, len(OPERATION))}
     for at in range(layers + 1):
-        made[f"layers.{at}.weight"] = (hidden, read.get(at, hidden))
+        shapes[f"layers.{at}.weight"] = (hidden, hidden if at else len(OPERATION))
         for name in (f"layers.{at}.bias", f"norms.{at}.weight", f"norms.{at}.bias"):
-            made[name] = (hidden,)
-    return {**made, "head.weight": (1, hidden), "head.bias": (1,)}
+            shapes[name] = (hidden,)
+    return {**shapes, "head.weight": (1, hidden), "head.bias": (1,)}
 
 
 class OperationNetwork:
-    """Layers of which each is normalised and, but for the first, added to what it reads."""
+    """Normalised layers, residual but for the first."""
 
     def __init__(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Raises: ModelError for tensors that are not those of such a network; KeyError for one
@@ -71,8 +70,8 @@ class OperationNetwork:
             raise ModelError("'scale' has a deviation that is not above 0")
         self._weights, self._count = weights, layers
 
-    def told(self, rows: Floats) -> NDArray[np.float64]:
-        """float64[x] natural logarithms, of rows float32[x,f] as `operation_rows` gives them."""
+    def predict(self, rows: Floats) -> NDArray[np.float64]:
+        """Predicted log error float64[x] of the rough seconds of rows float32[x,f]."""
         x = np.clip((rows - self._mean) / self._deviation, -CLIP, CLIP)
         x = self._layer(0, x)
         for at in range(1, self._count):
@@ -86,14 +85,12 @@ class OperationNetwork:
         )
 
 
-#: What the names of the tensors of trees begin with (`trees_numpy.TENSORS`).
-TREES = "trees."
-#: A part that is nothing, where logarithms are taken of what is left.
+#: Lower bound of seconds before taking logarithms.
 _LEAST_S = 1e-9
 
 
 class OperationSums(KernelPredictor):
-    """By whichever of the two a file has."""
+    """Predictor of fused kernels from the trees, the network or both of a model file."""
 
     task = "fused"
 
@@ -102,22 +99,22 @@ class OperationSums(KernelPredictor):
             raise ModelError(f"it predicts operations and is of {network['task']!r}")
         if network.get("operations") != operations_version():
             raise ModelError("it reads operations that are encoded otherwise")
-        self._told = _members(weights)
-        if not self._told:
+        self._members = _members(weights)
+        if not self._members:
             raise ModelError("it has neither trees nor a network of operations")
 
     def parts(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
-        """float64[x] seconds of rows float32[x,f] as `operation_rows` gives them, of however many
-        kernels: each begins with its call."""
+        """Seconds float64[x] of the rows float32[x,f] (`operation_rows`) of one or more kernels,
+        each of which begins with its call."""
         first = np.flatnonzero(rows[:, CALL])
         counts = np.diff(np.append(first, len(rows)))
         logs, shares = np.zeros(len(first)), np.zeros(len(rows))
-        with np.errstate(over="ignore", invalid="ignore"):  # of weights that make no number
-            for told in self._told:
-                each = np.exp(rows[:, USUAL] + told(rows))
+        with np.errstate(over="ignore", invalid="ignore"):  # of weights that overflow
+            for member in self._members:
+                each = np.exp(rows[:, USUAL] + member(rows))
                 total = np.add.reduceat(each, first)
-                logs += np.log(total) / len(self._told)
-                shares += each / np.repeat(total, counts) / len(self._told)
+                logs += np.log(total) / len(self._members)
+                shares += each / np.repeat(total, counts) / len(self._members)
             return np.asarray(shares * np.repeat(np.exp(logs), counts))
 
     def by_operation(self, kernel: TensorGraph) -> tuple[float, dict[int, float]]:
@@ -130,7 +127,7 @@ class OperationSums(KernelPredictor):
         where one predicts nothing. Far from 1 the predicted seconds are less certain."""
         rows = operation_rows(kernel)
         with np.errstate(over="ignore", invalid="ignore"):
-            sums = [float(np.exp(rows[:, USUAL] + told(rows)).sum()) for told in self._told]
+            sums = [float(np.exp(rows[:, USUAL] + member(rows)).sum()) for member in self._members]
         least = min(sums)
         return max(sums) / least if least > 0 else math.inf
 
@@ -151,21 +148,16 @@ class OperationSums(KernelPredictor):
         return np.repeat(logs[:, None], len(tiles), axis=1)
 
 
-#: From rows float32[x,f] to float64[x], what is added to the guess.
-_Tells = Callable[[NDArray[np.float32]], NDArray[np.float64]]
+#: From rows float32[x,f] to the log error float64[x] of the rough seconds.
+_Member = Callable[[NDArray[np.float32]], NDArray[np.float64]]
 
 
-def _members(weights: Mapping[str, NDArray[Any]]) -> list[_Tells]:
+def _members(weights: Mapping[str, NDArray[Any]]) -> list[_Member]:
     """Raises: ModelError, or KeyError for a tensor that is missing."""
-    found: list[_Tells] = []
-    if trees := _below(TREES, weights):
+    members: list[_Member] = []
+    if trees := below(weights, TREES):
         forest = Forest([trees], BLOCKS)
-        found.append(lambda rows: forest.score(rows)[0])
-    if network := _below(NETWORK, weights):
-        found.append(OperationNetwork(network).told)
-    return found
-
-
-def _below(prefix: str, weights: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    cut = len(prefix)
-    return {name[cut:]: array for name, array in weights.items() if name.startswith(prefix)}
+        members.append(lambda rows: forest.score(rows)[0])
+    if network := below(weights, NETWORK):
+        members.append(OperationNetwork(network).predict)
+    return members

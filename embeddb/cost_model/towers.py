@@ -19,12 +19,12 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import ModelError
 from embeddb.core.files.model_file import read
 from embeddb.core.files.safe_read import refusing
-from embeddb.core.nn_numpy import check_weights, dense, relu
+from embeddb.core.nn_numpy import below, check_weights, dense, relu
 from embeddb.core.sizes import Sizes
+from embeddb.cost_model.encoders.inputs import SPLIT_SCALE
 from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM, homogeneous
 from embeddb.cost_model.encoders.own_parameters import Layout
 from embeddb.cost_model.model import space_digest
-from embeddb.featurizers.tower import below
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 
@@ -33,13 +33,11 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-#: Sizes of the matrix at which loop nests are read that mention one: a vector is of no matrix.
+#: Matrix sizes for loop nests that depend on them: vectors are independent of the matrix.
 _NOMINAL = Sizes(1 << 14, 1 << 14, 1 << 17)
-#: log2 of split sizes is brought to the size of a one-hot.
-_SPLIT_SCALE = 8.0
 #: Configurations of a space that have a vector; of a larger one so many are drawn.
 _MOST_CONFIGS = 1 << 18
-#: Configurations retrieved for each that is wanted, since some are not legal on the matrix.
+#: Configurations retrieved for each requested one, since some are illegal on the matrix.
 _SPARE = 4
 _AGAIN = "train it again with `embeddb train towers`"
 
@@ -50,18 +48,18 @@ def config_inputs(platform: Platform, op: Op, configs: Sequence[Config]) -> Floa
     Raises: SpaceError for an illegal configuration.
     """
     nests = homogeneous(platform, op, configs, sizes=_NOMINAL).copy()
-    nests[:, :4] /= _SPLIT_SCALE
+    nests[:, :4] /= SPLIT_SCALE
     return np.hstack([nests, Layout(platform.kernel(op), whole=True).raw(configs)])
 
 
 def unit_key(platform_id: str, op: Op) -> str:
-    """The name of what was learned of an operation on a platform instance."""
+    """Name of an operation on a platform instance in a model file."""
     return f"{op} {platform_id}"
 
 
 class ConfigTower:
-    """Of one operation on one platform instance: the last number of a configuration's vector is
-    its bias, which counts as if the matrix's vector went on with a 1."""
+    """Configuration tower of one operation on one platform instance. The last number of a
+    configuration's vector is its bias: the matrix's vector is extended by a 1."""
 
     def __init__(self, platform: Platform, op: Op, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Raises: ModelError for tensors that do not fit the platform's space."""
@@ -137,12 +135,12 @@ class ConfigTower:
 
 
 def _extended(matrix: Floats) -> Floats:
-    """float32[r+1]: with the 1 that a configuration's bias is multiplied by."""
+    """float32[r+1], the vector with a 1 for the configuration's bias."""
     return np.append(matrix, 1.0).astype(np.float32)
 
 
 class ConfigTowers:
-    """Those of one model file."""
+    """The towers of one model file."""
 
     def __init__(self, card: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> None:
         self.card = card
@@ -157,8 +155,8 @@ class ConfigTowers:
             return cls(file.card, file.tensors)
 
     def of(self, platform: Platform, op: Op) -> ConfigTower | None:
-        """The tower of an operation on a platform instance; None where none was trained on it, or
-        its space has changed since. Raises: ModelError for tensors that do not fit."""
+        """The tower of an operation on a platform instance; None where none was trained, or the
+        space has changed since. Raises: ModelError for tensors that do not fit."""
         key = unit_key(platform.id, op)
         if key not in self._towers:
             units = {unit_key(unit["platform"], Op.parse(unit["op"])): unit for unit in self.units}
@@ -174,5 +172,5 @@ class ConfigTowers:
 
     @property
     def units(self) -> list[dict[str, Any]]:
-        """What it learned of each operation on each platform instance, with held-out figures."""
+        """Operations and platform instances it was trained on, with held-out figures."""
         return list(self.card["units"])

@@ -1,4 +1,4 @@
-"""Boosted trees as plain arrays: what a query needs, without LightGBM.
+"""Boosted trees at query time, without LightGBM.
 
 A member's t trees have n splits in all; tree i has `splits[i]` of them and one leaf more. Splits
 and leaves of a tree are counted from 0 in it, the root is split 0:
@@ -8,10 +8,10 @@ and leaves of a tree are counted from 0 in it, the root is split 0:
 - `left`, `right` int16[n]: a later split of the same tree, or ~leaf;
 - `value` float32[n+t]: of the leaves.
 
-A leaf is a bit. A split takes away the leaves of the side that a row does not go to, in whatever
-order splits are looked at, and in the end one bit is left. So splits on the matrix are looked at
-once for all configurations, those on loop nests once for each distinct nest. Source: Lucchese et
-al., "QuickScorer" (SIGIR 2015), whose splits take away one side only.
+A leaf is a bit. A split clears the leaves of the side that a row does not take, in any order of
+the splits, and in the end one bit is left. So splits on the matrix are evaluated once for all
+configurations, those on loop nests once for each distinct nest. Source: Lucchese et
+al., "QuickScorer" (SIGIR 2015), whose splits clear one side only.
 """
 
 from __future__ import annotations
@@ -43,35 +43,35 @@ TENSORS = {
     "value": np.float32,
 }
 _ALL = np.uint32(0xFFFFFFFF)
-#: Of all members; and trees times rows that are scored at once, and that each block remembers. Both
-#: bound the memory.
+#: Bounds of the memory: trees of all members; trees times rows that are scored at once, and that
+#: each block caches.
 _MOST_TREES, _CELLS = 1 << 16, 1 << 22
-#: Splits times rows that are looked at together: what is known of them stays in a cache.
+#: Splits times rows that are evaluated together, to fit in the processor's cache.
 _TOGETHER = 1 << 18
-#: Where the exponent of a float32 is, and what is added to it.
+#: Shift and bias of the exponent of a float32.
 _EXPONENT, _BIAS = 23, 127
 
 
 class Forest:
-    """Members, checked, over the same columns; which `blocks` these fall into changes how fast it
-    is, not what it says."""
+    """Checked members over the same columns. The partition of the columns into `blocks` affects
+    the speed, not the result."""
 
     def __init__(self, members: Sequence[Arrays], blocks: Sequence[slice]) -> None:
         """Raises: ModelError for tensors of another type, no trees, or too many; KeyError for a
         tensor that is missing."""
         if sum(len(tensors["splits"]) for tensors in members) > _MOST_TREES:
             raise ModelError(f"it has more than {_MOST_TREES} trees")
-        held = [_read(tensors, i, blocks[-1].stop) for i, tensors in enumerate(members)]
-        ends = np.cumsum([0, *(len(m.full) for m in held)])
+        checked = [_read(tensors, i, blocks[-1].stop) for i, tensors in enumerate(members)]
+        ends = np.cumsum([0, *(len(m.full) for m in checked)])
         self._first = ends[:-1]
-        self._full = np.concatenate([m.full for m in held])
-        leaves = np.concatenate([m.leaves for m in held])
+        self._full = np.concatenate([m.full for m in checked])
+        leaves = np.concatenate([m.leaves for m in checked])
         self._leaf = np.cumsum(leaves) - leaves
-        self._value = np.concatenate([m.value for m in held])
-        tree = np.concatenate([m.tree + e for m, e in zip(held, ends, strict=False)])
-        feature = np.concatenate([m.feature for m in held])
-        threshold = np.concatenate([m.threshold for m in held])
-        kept = np.concatenate([m.kept for m in held], axis=1)
+        self._value = np.concatenate([m.value for m in checked])
+        tree = np.concatenate([m.tree + e for m, e in zip(checked, ends, strict=False)])
+        feature = np.concatenate([m.feature for m in checked])
+        threshold = np.concatenate([m.threshold for m in checked])
+        reachable = np.concatenate([m.reachable for m in checked], axis=1)
         self._blocks = []
         for block in blocks:
             own = np.flatnonzero((feature >= block.start) & (feature < block.stop))
@@ -79,11 +79,11 @@ class Forest:
                 first = np.flatnonzero(np.diff(tree[own], prepend=-1))
                 which = feature[own] - block.start
                 self._blocks.append(
-                    _Block(block, which, threshold[own], kept[:, own], tree[own[first]], first)
+                    _Block(block, which, threshold[own], reachable[:, own], tree[own[first]], first)
                 )
 
     def score(self, table: NDArray[np.float32]) -> NDArray[np.float64]:
-        """float64[members,c]: the sum of each member's trees, of rows float32[c,columns]."""
+        """Sums float64[members,c] of each member's trees for rows float32[c,columns]."""
         out = np.empty((len(self._first), len(table)))
         trees = len(self._full)
         most = max(1, _CELLS // trees)
@@ -103,48 +103,48 @@ class Forest:
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """The splits on some columns, by tree: `feature` int64[n] is a place among these columns,
-    `kept` uint32[2,n] the leaves that stay where a row goes left and right; `trees` are those that
-    have such splits, which begin at `first`. `seen` are places of earlier rows, by their bytes, in
-    their leaves uint32[r,trees]: columns of configurations recur from matrix to matrix. It is
+    """The splits on some columns, by tree: `feature` int64[n] is a position among these columns,
+    `reachable` uint32[2,n] the leaves that remain where a row goes left and right; `trees` are
+    those with such splits, which begin at `first`. `seen` caches rows (by their bytes) and their
+    leaves uint32[r,trees], since columns of configurations recur from matrix to matrix. It is
     replaced, never changed: threads may share a forest."""
 
     columns: slice
     feature: Ints
     threshold: NDArray[np.float32]
-    kept: Bits
+    reachable: Bits
     trees: Ints
     first: Ints
     seen: tuple[dict[bytes, int], Bits] = ({}, np.zeros((0, 0), np.uint32))
 
     def leaves(self, rows: NDArray[np.float32], trees: int) -> tuple[Bits, Ints]:
-        """Leaves uint32[r,trees] that are left by these splits, and where among these each row of
-        float32[c,columns] has its own, int64[c]; int64[1] if all rows are alike."""
+        """Leaves uint32[r,trees] that remain after these splits, and the index int64[c] among them
+        of each row float32[c,columns]; int64[1] if all rows are equal."""
         distinct, at = _distinct(rows[:, self.columns])
         keys = [row.tobytes() for row in distinct]
-        places, known = self.seen
+        places, cached = self.seen
         new = [i for i, key in enumerate(keys) if key not in places]
         if len(new) == len(keys) or (len(places) + len(new)) * trees > _CELLS:
             places = {key: i for i, key in enumerate(keys)}
-            known = self._remaining(distinct, trees)
-            self.seen = places, known
+            cached = self._remaining(distinct, trees)
         elif new:
-            places = {**places, **{keys[i]: len(known) + n for n, i in enumerate(new)}}
-            known = np.concatenate([known, self._remaining(distinct[new], trees)])
-            self.seen = places, known
+            places = {**places, **{keys[i]: len(cached) + n for n, i in enumerate(new)}}
+            cached = np.concatenate([cached, self._remaining(distinct[new], trees)])
+        self.seen = places, cached
         own = np.array([places[key] for key in keys])
-        return known, own if len(own) == 1 else own[at]
+        return cached, own if len(own) == 1 else own[at]
 
     def _remaining(self, rows: NDArray[np.float32], trees: int) -> Bits:
-        """uint32[r,trees]: the leaves that distinct rows can end in by these splits."""
-        found = np.full((len(rows), trees), _ALL)
+        """Leaves uint32[r,trees] that distinct rows can still reach after these splits."""
+        leaves = np.full((len(rows), trees), _ALL)
         most = max(1, _TOGETHER // len(self.feature))
         for start in range(0, len(rows), most):
             left = rows[start : start + most].T[self.feature] <= self.threshold[:, None]
-            each = np.where(left, self.kept[0][:, None], self.kept[1][:, None])
-            kept = np.bitwise_and.reduceat(each, self.first, axis=0)
-            found[start : start + most, self.trees] = kept.T
-        return found
+            each = np.where(left, self.reachable[0][:, None], self.reachable[1][:, None])
+            leaves[start : start + most, self.trees] = np.bitwise_and.reduceat(
+                each, self.first, axis=0
+            ).T
+        return leaves
 
 
 def _distinct(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], Ints]:
@@ -158,13 +158,13 @@ def _distinct(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], Ints]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Member:
-    """Checked trees: `tree` int64[n] of each split, `kept` uint32[2,n], `leaves` int64[t] and the
-    bits of all of them, `full` uint32[t]."""
+    """Checked trees: `tree` int64[n] of each split, `reachable` uint32[2,n], `leaves` int64[t] and
+    the bits of all of them, `full` uint32[t]."""
 
     feature: Ints
     threshold: NDArray[np.float32]
     tree: Ints
-    kept: Bits
+    reachable: Bits
     leaves: Ints
     full: Bits
     value: NDArray[np.float32]
@@ -191,16 +191,18 @@ def _read(tensors: Arrays, member: int, columns: int) -> _Member:
     if n and (feature.min() < 0 or feature.max() >= columns):
         raise _wrong(member, f"'feature' is not within the {columns} columns")
     tree = np.repeat(np.arange(t), splits)
-    kept = _kept(splits, tree, left, right, member)
+    reachable = _reachable(splits, tree, left, right, member)
     full = ((np.uint64(1) << (splits + 1).astype(np.uint64)) - np.uint64(1)).astype(np.uint32)
-    return _Member(feature, tensors["threshold"], tree, kept, splits + 1, full, tensors["value"])
+    return _Member(
+        feature, tensors["threshold"], tree, reachable, splits + 1, full, tensors["value"]
+    )
 
 
-def _kept(splits: Ints, tree: Ints, left: Ints, right: Ints, member: int) -> Bits:
-    """uint32[2,n]: the leaves of its tree that stay where a row goes left at a split, and right.
+def _reachable(splits: Ints, tree: Ints, left: Ints, right: Ints, member: int) -> Bits:
+    """Leaves uint32[2,n] of the tree that remain where a row goes left and right at a split.
 
     Raises: ModelError unless every split but the roots, and every leaf, has one parent, which
-    comes before it: then these are trees, and a row ends in one leaf.
+    comes before it: only then these are trees.
     """
     first = (np.cumsum(splits) - splits)[tree]
     own = np.arange(len(tree)) - first

@@ -27,7 +27,7 @@ from embeddb.index.lookup import Lookup
 from embeddb.index.view import View
 from embeddb.ranking.alternatives import Deepen
 from embeddb.ranking.fallback import RankedCandidates
-from embeddb.ranking.kernels.view import MOST_SHOWN
+from embeddb.ranking.kernel_view import MOST_SHOWN
 from embeddb.ranking.posterior import Posterior
 from embeddb.ranking.prediction import shared_out, tempered
 from embeddb.ranking.query import Query

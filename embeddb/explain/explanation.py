@@ -15,7 +15,7 @@ from embeddb.core.sizes import Sizes
 from embeddb.core.wording import many_of, one_of
 from embeddb.explain.quantities import QuantityView
 from embeddb.platforms.machines import display_name, machine_words
-from embeddb.ranking.kernels.view import KernelView
+from embeddb.ranking.kernel_view import KernelView
 from embeddb.ranking.recommendation import (
     DEFAULT_FAILS,
     Candidate,

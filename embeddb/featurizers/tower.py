@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from embeddb.core.errors import ModelError
 from embeddb.core.files.model_file import ModelFile, read
 from embeddb.core.files.safe_read import refusing
-from embeddb.core.nn_numpy import check_weights, dense, relu
+from embeddb.core.nn_numpy import below, check_weights, dense, relu
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import FromWeights, adopt
@@ -64,11 +64,6 @@ def standardised(stats: Floats, center: NDArray[Any], scale: NDArray[Any]) -> Fl
     z = (np.asarray(stats, dtype=np.float64) - center) / scale
     out: Floats = np.clip(z, -CLIP, CLIP).astype(np.float32)
     return out
-
-
-def below(tensors: Tensors, prefix: str) -> dict[str, NDArray[Any]]:
-    """The tensors whose names begin with the prefix, without it."""
-    return {n[len(prefix) :]: a for n, a in tensors.items() if n.startswith(prefix)}
 
 
 class Tower:

@@ -1,1 +1,1 @@
-"""Learning from few samples, and how far a learned model may be believed: numpy and scipy alone."""
+"""Learning from few samples, and the calibration of learned models: numpy and scipy alone."""

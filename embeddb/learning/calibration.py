@@ -1,4 +1,4 @@
-"""How far a cost model may be believed: its scores in log gains, and a spread that covers."""
+"""Calibration of a cost model: scores as log gains, with a spread that covers the errors."""
 
 from __future__ import annotations
 
@@ -8,55 +8,52 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.sizes import Sizes
 from embeddb.cost_model.model import CostModel
 from embeddb.learning.samples import Samples
 
-#: One group in so many is held out of a member, another one of each member.
+#: Fold count: each member holds out another fold of the groups.
 FOLDS = 10
-#: With fewer groups none is held out of a member, and training ends after `few_epochs`.
+#: Fewest groups to hold any out of a member; with fewer, training ends after `few_epochs`.
 LEAST_GROUPS = 8
-#: Rows. Where the members hold out fewer, others are made that are only judged.
+#: Fewest held-out rows; with fewer, additional members are trained for judgement only.
 _ENOUGH = 24
-#: Standard normal quantile of 90 %: an 80 % interval is so many deviations to either side.
+#: Standard normal quantile of 90 %, the half width of an 80 % interval.
 _Z80 = 1.2815515655446004
-#: Spread where the members agree, if no group was held out to tell: a common error of the models
-#: that could be judged.
+#: Spread where the members agree, if no group was held out: a typical error of the judged models.
 _UNJUDGED = 0.15
-#: With fewer groups, leaving one out leaves one matrix, which says nothing of differences.
+#: Fewest groups for leave-one-out: with fewer, one matrix is left, without differences.
 FEWEST_TO_TRUST = 3
 _UNTRIED = 0.5
-#: With fewer answers to judge by, one bad one is most of what is known.
+#: Fewest answers for a guard: with fewer, a single bad one dominates it.
 _FEWEST_TO_GUARD = 8
 
 Floats = NDArray[np.float64]
 
 
 def held_out(groups: NDArray[np.str_], member: int, seed: int) -> NDArray[np.bool_]:
-    """bool[r]: the rows a member does not learn from."""
+    """Mask bool[r] of the rows that are held out of a member."""
     place, count = _placed(groups, seed)
     if count < LEAST_GROUPS:
         return np.zeros(len(groups), dtype=np.bool_)
     folds = min(FOLDS, count)
-    held: NDArray[np.bool_] = place % folds == member % folds
-    return held
+    return np.asarray(place % folds == member % folds)
 
 
 def judged_only(
-    groups: NDArray[np.str_], held: Sequence[NDArray[np.bool_]], seed: int, parts: int
+    groups: NDArray[np.str_], left_out: Sequence[NDArray[np.bool_]], seed: int, parts: int
 ) -> list[NDArray[np.bool_]]:
-    """At most `parts` masks bool[r] of which each row is in one: what others leave out that are
-    only judged. None where those of the members, `held`, leave enough rows out to judge by, or
-    where there are too few groups to judge by at all."""
+    """At most `parts` disjoint masks bool[r] that cover all rows, held out of additional members
+    that are only judged. None if the members' own masks, `left_out`, hold out enough rows, or if
+    there are too few groups."""
     place, count = _placed(groups, seed)
-    if count < FEWEST_TO_TRUST or sum(int(out.sum()) for out in held) >= _ENOUGH:
+    if count < FEWEST_TO_TRUST or sum(int(out.sum()) for out in left_out) >= _ENOUGH:
         return []
     parts = min(parts, count)
     return [place % parts == part for part in range(parts)]
 
 
 def _placed(groups: NDArray[np.str_], seed: int) -> tuple[NDArray[np.int64], int]:
-    """int64[r], the place of a row's group in an order that is drawn, and how many groups."""
+    """Position int64[r] of each row's group in a random order, and the number of groups."""
     names, of = np.unique(groups, return_inverse=True)
     place = np.random.default_rng([seed, 1]).permutation(len(names))
     return place[of], len(names)
@@ -71,9 +68,9 @@ def calibrated(
     """The model with `calibration` in its card, and in `metrics` the share of held-out gains that
     an 80 % interval covers.
 
-    `scores` are each member's of the rows it did not learn from, by row. A member alone errs more
-    than all of them, and the other members have seen the row: the interval is a cautious one.
-    The factor is that of all groups; the coverage is of one half by the factor of the other.
+    `scores` are each member's scores of its held-out rows, by row. A single member errs more than
+    the ensemble, so the interval is cautious. The factor is that of all groups; the coverage is of
+    one half by the factor of the other.
     """
     rest = {"slope": 1.0, "floor": _UNJUDGED, "factor": 1.0}
     pairs = [(row, own) for member in scores for row, own in member.items()]
@@ -86,10 +83,10 @@ def calibrated(
     slope = float(gain @ own) / power if power > 0 else 1.0
     slope = slope if slope > 0 else 1.0
     error = np.abs(gain - slope * own)
-    # The middle of the errors: where the members agree they still err alike.
+    # The median error, since members that agree still share errors.
     rest = {"slope": slope, "floor": float(max(np.median(error), 1e-3)), "factor": 1.0}
     model = CostModel({**card, "calibration": rest}, tensors)
-    spread = np.concatenate([_said(model, samples, row)[1] for row, _ in pairs])
+    spread = np.concatenate([_predict(model, samples, row)[1] for row, _ in pairs])
     groups = np.unique([samples.rows[row].group for row, _ in pairs])
     half = np.concatenate(
         [
@@ -108,17 +105,16 @@ def calibrated(
 
 
 def _guard(samples: Samples, pairs: Sequence[tuple[int, Floats]]) -> float:
-    """What the best must promise over the default to be preferred to it: what following it lost on
-    the rows that were not learned from, a mean over all of them, those where it won counting 0.
+    """Predicted log gain over the default above which the best replaces it: the mean loss of the
+    best against the default on held-out rows, those where it won counting 0.
 
-    0 where there are too few to tell. Where the default is hard to beat a model that is right on
-    average still loses to it: what it promises little of is mostly its error.
+    0 with too few rows. Where the default is hard to beat, an unbiased model still loses to it:
+    small predicted gains are mostly errors.
     """
     lost = []
     for row, own in pairs:
         info, part = samples.rows[row], samples.part(row)
-        m, n, nnz = info.sizes
-        default = samples.platform.default(info.op, Sizes(m, n, nnz))
+        default = samples.platform.default(info.op, info.sizes)
         at = [i for i, c in enumerate(samples.column[part]) if samples.configs[c] == default]
         if at:
             gain = samples.gain[part]
@@ -130,22 +126,22 @@ def trust(
     samples: Samples,
     learn: Callable[[Samples], tuple[Mapping[str, Any], Mapping[str, NDArray[Any]]]],
 ) -> dict[str, float]:
-    """How far to believe what the network adds to the prior (`trust`, 0..1), and the `guard` of
-    what both then promise.
+    """The factor on the network's contribution beyond the prior (`trust`, 0..1), and the `guard` of
+    predictions with it.
 
-    With few groups none can be held out of the model itself, and a network that learned from five
-    matrices can make the prior worse. So each group is left out once of what `learn` makes, card
-    and tensors, and the factor is the one of least squares on the left-out gains.
+    With few groups none can be held out of the model itself, and a network trained on five matrices
+    can be worse than the prior. So `learn` (card and tensors) runs once without each group, and the
+    factor minimises the squared errors on the left-out gains.
     """
     names = np.unique(samples.groups)
     if names.size < FEWEST_TO_TRUST:
         return {"trust": _UNTRIED}
     seen: list[tuple[int, Floats, Floats]] = []
     for name in names:
-        held = samples.groups == name
-        made = learn(samples.take(np.flatnonzero(~held)))
-        for row in np.flatnonzero(held).tolist():
-            both, prior = (_foretold(*made, t, samples, row) for t in (1.0, 0.0))
+        out = samples.groups == name
+        trained = learn(samples.take(np.flatnonzero(~out)))
+        for row in np.flatnonzero(out).tolist():
+            both, prior = (_gain_with_trust(*trained, t, samples, row) for t in (1.0, 0.0))
             seen.append((row, both, prior))
     missed = [centred(samples.gain[samples.part(row)]) - prior for row, _, prior in seen]
     added = [both - prior for _, both, prior in seen]
@@ -156,16 +152,16 @@ def trust(
     return {"trust": believed, "guard": _guard(samples, pairs)}
 
 
-def _foretold(
+def _gain_with_trust(
     card: Mapping[str, Any],
     tensors: Mapping[str, NDArray[Any]],
-    believed: float,
+    factor: float,
     samples: Samples,
     row: int,
 ) -> Floats:
-    """float64[x]: gains foretold of the samples of a row, centred."""
-    plain = {"slope": 1.0, "floor": 1.0, "factor": 1.0, "trust": believed}
-    return _said(CostModel({**card, "calibration": plain}, tensors), samples, row)[0]
+    """Predicted gains float64[x] of the samples of a row, centred."""
+    plain = {"slope": 1.0, "floor": 1.0, "factor": 1.0, "trust": factor}
+    return _predict(CostModel({**card, "calibration": plain}, tensors), samples, row)[0]
 
 
 def _factor(ratio: Floats) -> float:
@@ -173,11 +169,10 @@ def _factor(ratio: Floats) -> float:
 
 
 def centred(values: Floats) -> Floats:
-    """float64[c] without their mean."""
-    found: Floats = values - values.mean()
-    return found
+    """Values float64[c] less their mean."""
+    return np.asarray(values - values.mean())
 
 
-def _said(model: CostModel, samples: Samples, row: int) -> tuple[Floats, Floats]:
-    """Gains and spreads float64[x] of what was measured in a row."""
+def _predict(model: CostModel, samples: Samples, row: int) -> tuple[Floats, Floats]:
+    """Predicted gains and spreads float64[x] of the samples of a row."""
     return model.score(samples.problem(row), samples.ran(row))

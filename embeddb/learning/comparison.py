@@ -1,6 +1,6 @@
-"""First choices on held-out matrices: of any scores, and of the votes beside which they count.
+"""First choices on held-out matrices: by any scores, and by the vote for comparison.
 
-A matrix is asked among the configurations that ran on it, with its whole group held out.
+Choices are among the configurations that ran on the matrix, with its whole group held out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class HeldOutChoices(NamedTuple):
     group: NDArray[np.str_]
 
     def figures(self) -> dict[str, float]:
-        """Geometric means, and the standard error of the first."""
+        """Geometric means, and the standard error of `of_optimum@1`."""
         groups = np.unique(self.group).size
         share = float(np.exp(self.at_1.mean()))
         return {
@@ -43,8 +43,8 @@ class HeldOutChoices(NamedTuple):
 
 
 def judge(samples: Samples, scores: Mapping[int, Floats]) -> HeldOutChoices:
-    """The choices by scores float64[x] of the entries of each row, in the order of the rows; higher
-    is faster."""
+    """Choices by scores float64[x] (higher is faster) of the entries of each row, in the order of
+    the rows."""
     at_1, at_5, first = list[float](), list[float](), list[float]()
     for row, score in sorted(scores.items()):
         gain = samples.gain[samples.part(row)]
@@ -67,9 +67,9 @@ def group_folds(groups: NDArray[np.str_]) -> Iterator[NDArray[np.bool_]]:
 
 
 def vote_scores(samples: Samples, *, k: int, shrink: float) -> dict[int, Floats]:
-    """float64[x] scores of the entries of each row by the vote of the `k` nearest rows of other
-    groups, with the mean of all of them as `shrink` pseudo-neighbours; infinite, it is the best
-    fixed configuration."""
+    """Scores float64[x] of the entries of each row by the vote of the `k` nearest rows of other
+    groups, with the mean of all of them as `shrink` pseudo-neighbours (infinite: the best fixed
+    configuration)."""
     gains = np.full((len(samples.rows), len(samples.configs)), np.nan)
     of = np.repeat(np.arange(len(samples.rows)), np.diff(samples.indptr))
     gains[of, samples.column] = samples.gain

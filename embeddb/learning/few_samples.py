@@ -1,4 +1,4 @@
-"""The model that a query learns by itself from the runs of a platform for which none was trained.
+"""The model that a query learns from the runs of a platform without a trained one.
 
 It is saved in the database's folder and learned again when runs were added.
 """
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from embeddb.index.run_matrix import RunMatrix
     from embeddb.learning.samples import Samples
 
-#: Raised when the same runs give another model.
+#: Raise it when the same runs give another model.
 _VERSION = 5
-#: With fewer groups of matrices, or runs, there is too little to learn from and to judge by.
+#: Fewest groups of matrices, and runs, to learn from and judge by.
 LEAST_GROUPS, LEAST_RUNS = 5, 40
-#: From more runs neighbours answer until a model is trained, which takes minutes.
+#: With more runs neighbours answer until a model is trained, which takes minutes.
 MOST_RUNS = 5000
 
 
@@ -70,7 +70,7 @@ def _own(partition: AnswerIndex, platform: Platform, op: Op) -> RunMatrix:
 def _learned(
     lookup: Lookup, partition: AnswerIndex, platform: Platform, op: Op, stamp: str
 ) -> CostModel | None:
-    """None where the runs are not of the platform's space as it is now, or too few are usable."""
+    """None if the runs do not fit the platform's present space, or too few are usable."""
     try:
         samples = own_samples(lookup, partition, platform, op)
         from embeddb.learning.process import learn
@@ -102,7 +102,7 @@ def own_samples(lookup: Lookup, partition: AnswerIndex, platform: Platform, op: 
 
 
 def _stamp(evidence: RunMatrix, featurizer: str) -> str:
-    """16 hex digits that change with what a model is learned from."""
+    """16 hex digits that change with the training data."""
     configs = [config.id for config in evidence.configs]
     text = repr((_VERSION, featurizer, evidence.rows, configs))
     digest = hashlib.blake2b(text.encode(), digest_size=8)
@@ -112,8 +112,8 @@ def _stamp(evidence: RunMatrix, featurizer: str) -> str:
 
 
 def process_card(samples: Samples, **further: Any) -> dict[str, Any]:
-    """The card of a model of Gaussian processes, as `CostModel` reads it, but for what judging
-    adds."""
+    """The card of a model of Gaussian processes (`CostModel`), without the figures of its
+    judgement."""
     from embeddb.cost_model.model import space_digest
 
     op, platform = samples.ops[0], samples.platform

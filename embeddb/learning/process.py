@@ -19,8 +19,8 @@ from embeddb.learning.samples import Samples, fastest_and_others
 
 Floats = NDArray[np.float64]
 
-#: Samples of an op that a process learns from. The time of a query grows with them, that of
-#: learning with their cube.
+#: Most samples of an op for a process. The time of a query is linear in them, that of learning
+#: cubic.
 _MOST_SAMPLES = 2000
 #: Shares of the samples of a learning curve, and draws of each.
 _PARTS, _DRAWS = (0.25, 0.5, 1.0), 3
@@ -33,9 +33,9 @@ def learn(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> CostModel:
-    """A process for each op of the samples, calibrated; `card` is what the model's card has beside
-    `held_out`, `hidden` and `calibration`, which are of rows whose group was left out (amplitudes
-    and lengths are those of all samples).
+    """A calibrated process for each op of the samples. `held_out`, `hidden` and `calibration` are
+    added to the `card`, from rows whose group was left out (amplitudes and lengths are those of all
+    samples).
 
     Raises: as `Samples.check`; SpaceError for a configuration outside the space.
     """
@@ -59,8 +59,8 @@ def learn(
 def _figures(
     samples: Samples, rows: Sequence[int], scores: Mapping[int, Floats]
 ) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
-    """The card's `held_out` and `hidden` of the op of some rows: the share of the optimum of what
-    ran on a row. One that ran nowhere may be first where most of the first answers here were
+    """The card's `held_out` and `hidden` for the op of some rows: the share of the optimum among
+    the row's runs. A configuration that never ran may be first if most first answers here were
     such."""
     if not scores:
         return {}, {"unrun_first": False}
@@ -69,7 +69,7 @@ def _figures(
 
 
 def _unseen(samples: Samples, rows: Sequence[int], scores: Mapping[int, Floats]) -> Iterator[bool]:
-    """Of each row, True if no row of the other folds ran its first choice."""
+    """Yield for each row True if no row of the other folds ran its first choice."""
     for out in group_folds(samples.groups[list(rows)]):
         rest = [rows[int(i)] for i in np.flatnonzero(~out)]
         seen = np.unique(np.concatenate([samples.column[samples.part(i)] for i in rest]))
@@ -79,17 +79,17 @@ def _unseen(samples: Samples, rows: Sequence[int], scores: Mapping[int, Floats])
 
 
 def _measured(samples: Samples, rows: Sequence[int], seed: int) -> Measured:
-    """About as many samples of some rows as a process learns from."""
+    """About `_MOST_SAMPLES` samples of some rows."""
     rng = np.random.default_rng(seed)
     each = max(2, _MOST_SAMPLES // len(rows))
     inputs, gains, of = [], [], []
     for place, row in enumerate(rows):
         part = samples.part(row)
-        kept = fastest_and_others(samples.gain[part], each, rng)
-        configs = [samples.configs[c] for c in samples.column[part][kept]]
+        chosen = fastest_and_others(samples.gain[part], each, rng)
+        configs = [samples.configs[c] for c in samples.column[part][chosen]]
         inputs.append(_inputs(samples, row, configs))
-        gains.append(samples.gain[part][kept])
-        of.append(np.full(len(kept), place))
+        gains.append(samples.gain[part][chosen])
+        of.append(np.full(len(chosen), place))
     return Measured(joined(inputs), np.concatenate(gains), np.concatenate(of))
 
 
@@ -97,15 +97,15 @@ def left_out(
     process: GaussianProcess,
     samples: Samples,
     rows: Sequence[int],
-    kept: NDArray[np.bool_] | None = None,
+    subset: NDArray[np.bool_] | None = None,
 ) -> dict[int, Floats]:
-    """float64[x] scores of the entries of each of the rows that a process learned from, by the
-    process without the row's group, and of its `kept` bool[n] samples only; hyper-parameters as
-    they are. Empty with a single group."""
+    """Scores float64[x] of the entries of each row that a process was trained on, by the process
+    without the row's group, and with a `subset` bool[n] of its samples only; hyper-parameters are
+    unchanged. Empty with a single group."""
     scores: dict[int, Floats] = {}
     of = process.tensors["row"]
     for out in group_folds(samples.groups[list(rows)]):
-        gone = out[of] if kept is None else out[of] | ~kept
+        gone = out[of] if subset is None else out[of] | ~subset
         rest = process.without(gone)
         for row in (rows[int(i)] for i in np.flatnonzero(out)):
             scores[row] = rest.score(_inputs(samples, row, samples.ran(row)), detailed=1)[0]
@@ -113,22 +113,19 @@ def left_out(
 
 
 def _inputs(samples: Samples, row: int, configs: Sequence[Config]) -> Inputs:
-    """Configurations on the matrix of a row, as a process reads them: derived quantities are those
-    of the machine that ran the row."""
+    """Inputs of a process for configurations on the matrix of a row; derived quantities are those
+    of the machine that ran it."""
     problem = samples.problem(row)
     return ConfigColumns(problem.platform, problem.op, configs).on(problem)
 
 
 def process_of(model: CostModel, op: Op) -> GaussianProcess:
-    """The process of an op in a model that `learn` made."""
-    prefix = f"process.{op}."
-    return GaussianProcess(
-        {n.removeprefix(prefix): a for n, a in model.tensors.items() if n.startswith(prefix)}
-    )
+    """The process of an op in a model from `learn`."""
+    return GaussianProcess(model.below(f"process.{op}."))
 
 
 class CurvePoint(NamedTuple):
-    """Held-out share of the optimum at 1 after so many samples; `lost` float64[r] is the log of it
+    """Held-out share of the optimum at 1 with this number of samples; `lost` float64[r] is its log
     by row, the mean of the draws."""
 
     samples: int
@@ -149,8 +146,8 @@ def learning_curve(
         for draw in range(1 if part == 1.0 else _DRAWS):
             rng = np.random.default_rng([seed, draw])
             drawn = rng.random(len(rows))[of] if matrices else rng.random(len(of))
-            kept = drawn <= np.quantile(drawn, part)
-            lost.append(judge(samples, left_out(process, samples, rows, kept)).at_1)
+            subset = drawn <= np.quantile(drawn, part)
+            lost.append(judge(samples, left_out(process, samples, rows, subset)).at_1)
         mean = np.mean(lost, axis=0)
         points.append(CurvePoint(round(part * len(of)), float(np.exp(mean.mean())), mean))
     return points

@@ -1,9 +1,10 @@
-"""What a cost model learns from: log gains of configurations on matrices, and the matrices."""
+"""Training data of cost models: log gains of configurations on matrices, and the matrices."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from embeddb.platforms.platform import Platform, runner_for
 if TYPE_CHECKING:
     from embeddb.index.lookup import Lookup
 
-#: Upper ends of the row bins from which matrices are chosen evenly; the last bin has no end.
+#: Upper ends of the bins of row counts from which matrices are chosen evenly; the last is open.
 #: Source: COGNATE, Section 4.1.
 ROW_BINS = (8192, 32768, 65536, 131072)
 _LEAST_MATRICES, _LEAST_RUNS = 2, 40
@@ -50,9 +51,9 @@ class Samples:
     Shapes: `vectors` float32[r,d] of the matrices, raw; `indptr` int64[r+1]; `column` int32[x],
     positions in `configs`; `gain` float64[x] log gain over the row's default, or over its median
     where the default did not run, cut below as in `embeddb.index.vote.votes`. Higher is faster.
-    `noise` is the relative spread of repeated runs. `left_out` counts rows that teach nothing.
-    `lengths` has the row lengths of each row's matrix, or nothing at all; `machines` the platform
-    instance of each row, where they are of several, else nothing.
+    `noise` is the relative spread of repeated runs. `left_out` counts unusable rows by reason.
+    `lengths` has the row lengths of each row's matrix, or is empty; `machines` the platform
+    instance of each row, if they are of several, else it is empty.
     """
 
     platform: Platform
@@ -79,21 +80,25 @@ class Samples:
 
     @property
     def hash(self) -> str:
-        """16 hex digits that stand for matrices, their vectors, and runs."""
-        found = hashlib.blake2b(self.platform.digest.encode(), digest_size=8)
+        """16 hex digits that identify matrices, their vectors, and runs."""
+        digest = hashlib.blake2b(self.platform.digest.encode(), digest_size=8)
         for row in self.rows:
-            found.update(f"{row.pattern_id} {row.op} {row.group}\n".encode())
+            digest.update(f"{row.pattern_id} {row.op} {row.group}\n".encode())
         for config in self.configs:
-            found.update(config.json.encode())
+            digest.update(config.json.encode())
         for machine in self.machines:
-            found.update(machine.id.encode())
+            digest.update(machine.id.encode())
         for array in (self.vectors, self.indptr, self.column, self.gain):
-            found.update(np.ascontiguousarray(array).tobytes())
-        return found.hexdigest()
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
 
     def part(self, row: int) -> slice:
         """The entries of one row."""
         return slice(int(self.indptr[row]), int(self.indptr[row + 1]))
+
+    def _entries(self, row: int) -> NDArray[np.int64]:
+        """Positions of the entries of one row."""
+        return np.arange(self.indptr[row], self.indptr[row + 1])
 
     def problem(self, row: int) -> Problem:
         """The matrix and op of one row."""
@@ -107,38 +112,36 @@ class Samples:
         return [self.configs[at] for at in self.column[self.part(row)]]
 
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Samples:
-        """Only some rows, in the order given; all configurations stay."""
+        """Some rows, in this order, with all configurations."""
         chosen = [int(i) for i in rows]
-        return self._with(chosen, [np.arange(*self.indptr[i : i + 2]) for i in chosen])
+        return self._with(chosen, [self._entries(i) for i in chosen])
 
     def without(self, configs: Collection[Config]) -> Samples:
-        """Without the runs of some configurations, and without the rows that had no others."""
-        out = np.array([config in set(configs) for config in self.configs], dtype=np.bool_)
-        entries = [np.arange(*self.indptr[i : i + 2]) for i in range(len(self.rows))]
-        kept = [held[~out[self.column[held]]] for held in entries]
-        rows = [i for i, held in enumerate(kept) if held.size > 1]
-        return self._with(rows, [kept[i] for i in rows])
+        """The samples without runs of some configurations, and without rows with fewer than two
+        others."""
+        excluded = set(configs)
+        out = np.array([config in excluded for config in self.configs], dtype=np.bool_)
+        entries = [self._entries(i) for i in range(len(self.rows))]
+        entries = [own[~out[self.column[own]]] for own in entries]
+        rows = [i for i, own in enumerate(entries) if own.size > 1]
+        return self._with(rows, [entries[i] for i in rows])
 
     def limited(self, matrices: int, per_matrix: int, seed: int) -> Samples:
-        """A balanced choice: so many matrices, and so many configurations of each row.
+        """A balanced choice of `matrices`, and of `per_matrix` configurations of each row.
 
-        Matrices are drawn in turn from the bins of rows that have any, in a bin from even shares
-        of the matrices ordered by density; configurations are drawn evenly.
+        Matrices are drawn in turn from the non-empty bins of row counts, in a bin from even shares
+        of the matrices ordered by density; configurations are drawn uniformly.
 
         Source: COGNATE, Section 4.1; taking turns and the shares are ours.
         """
         rng = np.random.default_rng(seed)
         chosen = self._balanced(matrices, rng)
         rows = [i for i, row in enumerate(self.rows) if row.pattern_id in chosen]
-        entries = []
-        for i in rows:
-            held = np.arange(*self.indptr[i : i + 2])
-            few = rng.permutation(held)[:per_matrix]
-            entries.append(np.sort(few))
+        entries = [np.sort(rng.permutation(self._entries(i))[:per_matrix]) for i in rows]
         return self._with(rows, entries)
 
     def thinned(self, most: int, seed: int) -> Samples:
-        """At most so many entries of each row: half of them drawn from its fastest, half from the
+        """At most `most` entries of each row: half of them drawn from its fastest, half from the
         others."""
         rng = np.random.default_rng(seed)
         rows = range(len(self.rows))
@@ -180,7 +183,10 @@ class Samples:
         )
 
     def check(self) -> None:
-        """Raises: UsageError, saying what to measure, if nothing can be learned from these."""
+        """Check that there is enough to learn from.
+
+        Raises: UsageError, with a hint what to measure.
+        """
         here = f"{', '.join(map(str, self.ops)) or 'this op'} on {self.platform.id}"
         why = "".join(f"; {count} left out: {reason}" for reason, count in self.left_out.items())
         for op in self.ops:
@@ -227,7 +233,7 @@ def from_evidence(
     cut: bool = True,
 ) -> Samples:
     """Samples of one op from evidence and raw vectors float32[d] by pattern id; `featurizer` is
-    the name and version of what made them. Without `cut`, gains are as they were measured.
+    their name and version. Without `cut`, gains are as measured.
 
     Raises: UsageError where only the winners were recorded.
     """
@@ -236,12 +242,12 @@ def from_evidence(
             f"{op} on {platform.id}: only the best of each matrix was recorded",
             hint="a cost model needs the runs of several configurations on a matrix",
         )
-    rows, parts, left_out = [], [], dict[str, int]()
+    rows, parts, left_out = [], [], Counter[str]()
     for at, row in enumerate(evidence.rows):
         runs = evidence.row(at)
         reason = _useless(runs.seconds, row.pattern_id in vectors)
         if reason:
-            left_out[reason] = left_out.get(reason, 0) + 1
+            left_out[reason] += 1
             continue
         info = infos.get(row.pattern_id) or WorkloadInfo(id=row.pattern_id)
         rows.append(SampleRow(row.pattern_id, op, row.group, info.sizes))
@@ -274,7 +280,7 @@ def _gains(seconds: Floats, default_s: float, cut: bool) -> Floats:
     ok = np.isfinite(seconds)
     base = default_s if math.isfinite(default_s) else float(np.median(seconds[ok]))
     measured = math.log(base) - np.log(seconds[ok])
-    # Uncut, a failure is no better than the slowest run.
+    # Without the cut, a failure is at most as good as the slowest run.
     failed = FAILED_GAIN if cut else min(FAILED_GAIN, float(measured.min()))
     gains = np.full(len(seconds), failed)
     gains[ok] = measured
@@ -282,15 +288,15 @@ def _gains(seconds: Floats, default_s: float, cut: bool) -> Floats:
 
 
 def join(parts: Iterable[Samples]) -> Samples:
-    """Several ops of one kernel as one.
+    """Join the samples of several ops of one kernel.
 
     Raises: UsageError for none, or parts of other kernels, spaces or vectors.
     """
-    held = list(parts)
-    if not held:
+    samples = list(parts)
+    if not samples:
         raise UsageError("there are no samples to join")
-    first = held[0]
-    for other in held[1:]:
+    first = samples[0]
+    for other in samples[1:]:
         if len({op.name for part in (first, other) for op in part.ops}) > 1:
             raise UsageError("one cost model is for one kernel", hint="train one for each")
         if (first.platform.digest, first.featurizer, first.featurizer_version) != (
@@ -299,34 +305,29 @@ def join(parts: Iterable[Samples]) -> Samples:
             other.featurizer_version,
         ):
             raise UsageError("samples of another space or featurizer cannot be joined")
-    configs = sorted({c for part in held for c in part.configs}, key=lambda c: c.json)
+    configs = sorted({c for part in samples for c in part.configs}, key=lambda c: c.json)
     place = {config: at for at, config in enumerate(configs)}
     columns = [
-        np.array([place[c] for c in part.configs], dtype=np.int32)[part.column] for part in held
+        np.array([place[c] for c in part.configs], dtype=np.int32)[part.column] for part in samples
     ]
-    ends = np.cumsum([0, *(len(part.gain) for part in held)])
-    left_out: dict[str, int] = {}
-    for part in held:
-        for reason, count in part.left_out.items():
-            left_out[reason] = left_out.get(reason, 0) + count
+    counts = np.concatenate([np.diff(part.indptr) for part in samples])
+    left_out = sum((Counter(part.left_out) for part in samples), Counter[str]())
     return replace(
         first,
-        rows=tuple(row for part in held for row in part.rows),
-        vectors=np.concatenate([part.vectors for part in held]),
-        lengths=tuple(one for part in held for one in part.lengths),
-        machines=tuple(one for part in held for one in part.machines),
+        rows=tuple(row for part in samples for row in part.rows),
+        vectors=np.concatenate([part.vectors for part in samples]),
+        lengths=tuple(one for part in samples for one in part.lengths),
+        machines=tuple(one for part in samples for one in part.machines),
         configs=tuple(configs),
-        indptr=np.concatenate(
-            [[0], *(p.indptr[1:] + e for p, e in zip(held, ends, strict=False))]
-        ).astype(np.int64),
+        indptr=np.cumsum([0, *counts]).astype(np.int64),
         column=np.concatenate(columns),
-        gain=np.concatenate([part.gain for part in held]),
-        noise=max(part.noise for part in held),
+        gain=np.concatenate([part.gain for part in samples]),
+        noise=max(part.noise for part in samples),
         left_out=left_out,
     )
 
 
-#: Vectors, perhaps of no numbers, of those of some patterns that can be learned from.
+#: From pattern ids to the vectors (possibly empty) of those that are usable.
 Reads = Callable[[Collection[str]], Mapping[str, NDArray[np.float32]]]
 
 
@@ -338,11 +339,11 @@ def samples_of(
     featurizer: str = "stats",
     read: Reads | None = None,
 ) -> Samples:
-    """Everything a database holds of these ops on one instance of a platform, with the vectors of
-    a featurizer. A bare platform without runs stands for its only instance that has them.
+    """All samples of a database for these ops on one instance of a platform, with the vectors of a
+    featurizer. A platform without an instance and runs stands for its only instance with runs.
 
-    With `read` the samples are those of a model that is trained whole: vectors are what it gives,
-    and gains are as they were measured.
+    With `read` the samples are for a model that is trained end to end: vectors are from `read`, and
+    gains as measured.
 
     Raises: UsageError for ops of several kernels, one without runs, or a featurizer without
     vectors; if several instances have runs and none is named.
@@ -373,9 +374,9 @@ def _of_one(
     read: Reads | None = None,
 ) -> Samples:
     """The samples of one op on one instance, with row lengths. Raises: as `samples_of`."""
-    made = ("", "")
+    name_and_version = ("", "")
     if read is None:
-        made = (featurizer, str(db.featurizers().named(featurizer).version))
+        name_and_version = (featurizer, str(db.featurizers().named(featurizer).version))
     op, scope = evidence.op, scope_of(platform)
     ids = {row.pattern_id for row in evidence.rows}
     vectors = readable.get(featurizer, {}) if read is None else read(ids)
@@ -391,7 +392,7 @@ def _of_one(
         )
     infos = {i: info for i in ids if (info := db.store.pattern(i)) is not None}
     samples = from_evidence(
-        evidence, vectors, infos, platform, op, featurizer=made, cut=read is None
+        evidence, vectors, infos, platform, op, featurizer=name_and_version, cut=read is None
     )
     lengths = (
         db.lengths(infos.get(row.pattern_id) or WorkloadInfo(id=row.pattern_id))
@@ -403,7 +404,7 @@ def _of_one(
 def samples_of_machines(
     db: Lookup, platform: Platform, ops: Sequence[Op], *, featurizer: str = "stats"
 ) -> Samples:
-    """Everything a database holds of these ops on all instances of a portable platform, each row
+    """All samples of a database for these ops on all instances of a portable platform, each row
     with its instance.
 
     Raises: as `samples_of`; UsageError for a platform that is not portable, or with runs of fewer
@@ -429,7 +430,7 @@ def samples_of_machines(
 
 
 def _instance(db: Lookup, platform: Platform, ops: Sequence[Op]) -> Platform:
-    """The instance that a bare platform stands for: this machine where it has runs."""
+    """The instance for a platform without one: this machine if it has runs, else the only one."""
     if platform.instance:
         return platform
     partitions = [p for p in db.store.partitions() if p.op in ops]

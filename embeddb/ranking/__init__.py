@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Candidate", "Neighbour", "Query", "Recommendation"]
 
-#: A stored answer is read without the index that `Query` needs, so each is fetched on first use.
+#: Imported on first use: a stored answer is read without the index that `Query` needs.
 _LAZY = {
     "Candidate": "embeddb.ranking.recommendation",
     "Neighbour": "embeddb.ranking.query",

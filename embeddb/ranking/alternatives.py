@@ -1,7 +1,6 @@
-"""Diagnostics of an answer while its evidence is at hand: `insight`.
+"""Diagnostics of an answer: the first choices of simpler methods, and what to measure next.
 
-With every answer: the first choices of simpler methods, and what is worth measuring next. The
-counterfactuals (`embeddb.explain.deep`) are added by the caller: they lie above.
+Counterfactuals (`embeddb.explain.deep`) are added by the caller.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from embeddb.ranking.recommendation import Diagnostics, NextRun, Recommendation,
 from embeddb.store.usual_state import usual_at
 
 Floats = NDArray[np.float64]
-#: Adds to what was found out about an answer.
+#: Adds to the diagnostics of an answer.
 Deepen = Callable[[Diagnostics, RankedCandidates], Diagnostics]
 
-#: Configurations worth measuring that are named, at most.
+#: Most configurations worth measuring that are listed.
 _MOST_NEXT = 5
-#: What promises less than this share is not worth a measurement.
+#: Smallest expected gain (as a share) that is worth a measurement.
 _LEAST_WORTH = 1e-3
 
 
@@ -49,8 +48,8 @@ class NearestRun(NamedTuple):
 
 
 def nearest_run(lookup: Lookup, query: Query) -> NearestRun | None:
-    """By the runs of the neighbour itself on the machine whose runs count most there; None where
-    there is no neighbour, or nothing that it ran is legal here."""
+    """The fastest legal run of the nearest neighbour, on the machine that counts most there; None
+    without a neighbour, or a legal configuration that it ran."""
     if not query.vote.neighbours:
         return None
     near, store = query.vote.neighbours[0], lookup.store
@@ -65,7 +64,7 @@ def nearest_run(lookup: Lookup, query: Query) -> NearestRun | None:
     )
     costs = {c: cost_of(t, query.calls) for c, t in timings.items() if math.isfinite(t.seconds)}
     by_cost = sorted(costs, key=lambda config: (costs[config], config.json))
-    # Whether one is legal takes a tenth of a millisecond, and most often the first is.
+    # A check takes a tenth of a millisecond, and the first is usually legal.
     best = next((config for config in by_cost if query.space.reason(config) is None), None)
     if best is None:
         return None
@@ -75,43 +74,44 @@ def nearest_run(lookup: Lookup, query: Query) -> NearestRun | None:
     return NearestRun(query.space.canonical(best), gain)
 
 
-def insight(found: RankedCandidates, *, nearest: NearestRun | None = None) -> Diagnostics:
+def insight(ranked: RankedCandidates, *, nearest: NearestRun | None = None) -> Diagnostics:
     """The answers of simpler methods and what to measure next; takes about a millisecond.
-    `nearest` is `nearest_run` of the question, where the database is at hand."""
-    query, answer, rankers = found.rankers.query, found.first, found.rankers
-    held = posterior_of(rankers.chosen, found.source, answer)
+    `nearest` is the `nearest_run` of the query, if the database is available."""
+    query, answer, rankers = ranked.rankers.query, ranked.first, ranked.rankers
+    posterior = posterior_of(rankers.chosen, ranked.source, answer)
     return Diagnostics(
-        answer_gain=_gain(query, held, answer, found.source),
-        simpler=list(_simpler(rankers, held, answer, found.source, nearest)),
-        next=_next(query, held, answer),
+        answer_gain=_gain(query, posterior, answer, ranked.source),
+        simpler=list(_simpler(rankers, posterior, answer, ranked.source, nearest)),
+        next=_next(query, posterior, answer),
     )
 
 
 def renewed(
     lookup: Lookup,
-    made: Recommendation,
+    recommendation: Recommendation,
     pattern: Workload | WorkloadInfo,
     platform: Platform,
     *,
     deepen: Deepen | None = None,
 ) -> Recommendation:
-    """The answer with its insight made anew from what is known now, and kept: after it was
-    measured, or to look deeper.
+    """The answer with its insight recomputed from the present evidence, and stored: after a
+    measurement, or to add deeper diagnostics.
 
     Raises: as `build_query`.
     """
-    op = Op.parse(made.op)
-    where = platform.restricted(op, reproducible=made.reproducible, exact=made.exact)
-    query = build_query(lookup, pattern, where, op, calls=made.calls or math.inf)
-    measured = (
-        bool(made.candidates) and made.candidates[0].seconds is not None and query.own.timings
+    op = Op.parse(recommendation.op)
+    where = platform.restricted(
+        op, reproducible=recommendation.reproducible, exact=recommendation.exact
     )
-    link = "measured" if measured else made.link
-    found = RankedCandidates(Rankers(query), link, made.tuner, made.candidates)
-    about = insight(found, nearest=nearest_run(lookup, query))
+    query = build_query(lookup, pattern, where, op, calls=recommendation.calls or math.inf)
+    first = recommendation.first
+    measured = first is not None and first.seconds is not None and query.own.timings
+    link = "measured" if measured else recommendation.link
+    ranked = RankedCandidates(Rankers(query), link, recommendation.tuner, recommendation.candidates)
+    about = insight(ranked, nearest=nearest_run(lookup, query))
     if deepen is not None:
-        about = deepen(about, found)
-    done = msgspec.structs.replace(made, insight=about)
+        about = deepen(about, ranked)
+    done = msgspec.structs.replace(recommendation, insight=about)
     return done if lookup.store.readonly else keep(lookup, done)
 
 
@@ -119,13 +119,13 @@ def renewed(
 
 
 def _simpler(
-    rankers: Rankers, held: Posterior, answer: Config, link: str, nearest: NearestRun | None
+    rankers: Rankers, posterior: Posterior, answer: Config, link: str, nearest: NearestRun | None
 ) -> Iterator[SimplerAnswer]:
     for method, config in _first_choices(rankers, nearest):
         yield SimplerAnswer(
             method=method,
             config=dict(config),
-            expected_gain=_gain(rankers.query, held, config, link),
+            expected_gain=_gain(rankers.query, posterior, config, link),
             same=config == answer,
             gain_there=nearest.gain if nearest is not None and method == "nearest" else None,
         )
@@ -145,16 +145,16 @@ def _first_choices(rankers: Rankers, nearest: NearestRun | None) -> Iterator[tup
         yield "rank", rankers.model.first
 
 
-def _gain(query: Query, held: Posterior, config: Config, link: str) -> float | None:
-    """A factor over the default; None where the answer's own evidence says nothing of it."""
-    if not held.over_default:
+def _gain(query: Query, posterior: Posterior, config: Config, link: str) -> float | None:
+    """Expected factor over the default by the answer's evidence; None if unknown."""
+    if not posterior.over_default:
         return None
     if config == query.default:
         return 1.0
-    at = held.place(config)
-    if at is None or not math.isfinite(held.mean[at]):
+    at = posterior.place(config)
+    if at is None or not math.isfinite(posterior.mean[at]):
         return None
-    return math.exp(held.mean[at]) if link != "measured" or held.known[at] else None
+    return math.exp(posterior.mean[at]) if link != "measured" or posterior.measured[at] else None
 
 
 # -- what to measure next ----------------------------------------------------------------------
@@ -173,25 +173,27 @@ def expected_improvement(better: Floats, spread: Floats) -> tuple[Floats, Floats
     return value, np.where(sure, (better > 0.0).astype(np.float64), cdf)
 
 
-def _next(query: Query, held: Posterior, answer: Config) -> list[NextRun]:
-    """By the expected improvement of the log gain over the answer's; its exponential less one is
-    the geometric mean of what the better of the two gains."""
-    at = held.place(answer)
-    if at is None or not math.isfinite(held.mean[at]):
+def _next(query: Query, posterior: Posterior, answer: Config) -> list[NextRun]:
+    """Configurations with the largest expected improvement of the log gain over the answer's; its
+    exponential less one is the mean (geometric) gain of the better of the two."""
+    at = posterior.place(answer)
+    if at is None or not math.isfinite(posterior.mean[at]):
         return []
-    open_ = ~held.known & np.isfinite(held.mean) & np.isfinite(held.apart)
+    open_ = ~posterior.measured & np.isfinite(posterior.mean) & np.isfinite(posterior.apart)
     open_[at] = False
-    if query.default in held.configs:
-        open_[held.configs.index(query.default)] = False
+    if query.default in posterior.configs:
+        open_[posterior.configs.index(query.default)] = False
     left = np.flatnonzero(open_)
-    normal, above = expected_improvement(held.mean[left] - held.mean[at], held.apart[left])
-    told = np.isfinite(held.better[left])
-    better = np.where(told, held.better[left], normal)
-    chance = np.where(told, held.chance[left], above)
+    normal, above = expected_improvement(
+        posterior.mean[left] - posterior.mean[at], posterior.apart[left]
+    )
+    by_votes = np.isfinite(posterior.better[left])
+    better = np.where(by_votes, posterior.better[left], normal)
+    chance = np.where(by_votes, posterior.chance[left], above)
     order = np.argsort(-better, kind="stable")[:_MOST_NEXT]
     return [
         NextRun(
-            config=dict(held.configs[left[i]]),
+            config=dict(posterior.configs[left[i]]),
             worth=math.expm1(better[i]),
             chance=float(chance[i]),
             faster_by=math.expm1(better[i] / chance[i]),

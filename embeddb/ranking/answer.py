@@ -1,4 +1,4 @@
-"""Asking: a query is built, answered by the strongest evidence there is, and kept."""
+"""Querying: a query is built, answered by the strongest evidence, and the answer stored."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ _INEXACT_FIRST = (
     "the first configuration rounds its operands to a shorter type; --exact (exact=True) leaves "
     "such configurations out"
 )
-#: At most so many candidates for a query, as `embeddb.ranking.fallback.answer` gives them.
+#: Ranks a query's candidates, like `embeddb.ranking.fallback.answer`.
 Answerer = Callable[..., RankedCandidates]
 
 
 def local_platform(platform: Platform) -> Platform:
-    """The platform as it is on this machine, if it can be measured here; else unchanged."""
+    """The platform's instance of this machine, if it can be measured here; else unchanged."""
     if platform.instance or not platform.runner:
         return platform
     try:
-        found: Platform = runner_for(platform).platform()
+        here: Platform = runner_for(platform).platform()
     except RunnerUnavailable:
         return platform
-    return found
+    return here
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A question: the best `count` configurations for an operation on a workload, used `calls`
-    times. `answer_by` ranks, with random numbers of `seed`."""
+    """A request for the best `count` configurations for an operation on a workload, used `calls`
+    times. `answer_by` ranks, with random numbers from `seed`."""
 
     pattern: Workload | WorkloadInfo
     platform: Platform
@@ -71,8 +71,7 @@ class Request:
 
 
 def recommend(lookup: Lookup, request: Request, *, deepen: Deepen | None = None) -> Recommendation:
-    """Rank configurations for a workload and store the answer; `deepen` may add to its diagnostics
-    while the query is at hand.
+    """Rank configurations for a workload and store the answer; `deepen` may add to its diagnostics.
 
     Raises: UsageError if the platform has no such op; NothingFound if the pattern is known by
     name only and the evidence needs more.
@@ -82,50 +81,54 @@ def recommend(lookup: Lookup, request: Request, *, deepen: Deepen | None = None)
     query = build_query(lookup, pattern, request.platform, op, calls=request.calls, stages_s=stages)
     started = time.perf_counter()
     rng = np.random.default_rng(request.seed)
-    found = request.answer_by(query, request.count, rng=rng)
+    ranked = request.answer_by(query, request.count, rng=rng)
     stages["transfer"] = time.perf_counter() - started
-    found = with_gain_terms(found)
-    about = insight(found, nearest=nearest_run(lookup, query))
+    ranked = with_gain_terms(ranked)
+    about = insight(ranked, nearest=nearest_run(lookup, query))
     if deepen is not None:
-        about = deepen(about, found)
+        about = deepen(about, ranked)
     stages["insight"] = time.perf_counter() - started - stages["transfer"]
-    made = _recommendation(lookup, query, found, seed=request.seed)
-    asked = _pictured(lookup, query.pattern, pattern)
+    recommendation = _recommendation(lookup, query, ranked, seed=request.seed)
+    info = _pictured(lookup, query.pattern, pattern)
     whole = {} if isinstance(pattern, WorkloadInfo) else op.workload.answer(pattern)
-    made = msgspec.structs.replace(made, stages_s=stages, insight=about, pattern=asked, **whole)
+    recommendation = msgspec.structs.replace(
+        recommendation, stages_s=stages, insight=about, pattern=info, **whole
+    )
     if lookup.store.readonly:
         note = "the database is read-only: this answer was not stored"
-        return msgspec.structs.replace(made, warnings=[*made.warnings, note])
-    kept = keep(lookup, made)
+        return msgspec.structs.replace(recommendation, warnings=[*recommendation.warnings, note])
+    stored = keep(lookup, recommendation)
     stages["store"] = time.perf_counter() - started - stages["transfer"] - stages["insight"]
-    return kept
+    return stored
 
 
 def first_answers(query: Query, count: int) -> list[Config]:
-    """The configurations that `recommend` would name, best first."""
-    found = answer(query, count, rng=np.random.default_rng(0))
-    return [Config(candidate.config) for candidate in found.candidates]
+    """The configurations that `recommend` would propose, best first."""
+    ranked = answer(query, count, rng=np.random.default_rng(0))
+    return [Config(candidate.config) for candidate in ranked.candidates]
 
 
-def _pictured(lookup: Lookup, info: WorkloadInfo, given: Workload | WorkloadInfo) -> WorkloadInfo:
-    """What an explanation shows of the matrix, which need not be in the store."""
-    known = lookup.store.pattern(info.id)
-    picture = info.thumbnail or (known.thumbnail if known is not None else b"")
-    if not picture and not isinstance(given, WorkloadInfo):
-        picture = info.workload.facts(given).get("thumbnail", b"")
+def _pictured(
+    lookup: Lookup, info: WorkloadInfo, workload: Workload | WorkloadInfo
+) -> WorkloadInfo:
+    """Information on the workload with its thumbnail, for explanations: it need not be stored."""
+    stored = lookup.store.pattern(info.id)
+    picture = info.thumbnail or (stored.thumbnail if stored is not None else b"")
+    if not picture and not isinstance(workload, WorkloadInfo):
+        picture = info.workload.facts(workload).get("thumbnail", b"")
     return msgspec.structs.replace(info, thumbnail=picture, features={}, about={})
 
 
 def _recommendation(
-    lookup: Lookup, query: Query, found: RankedCandidates, *, seed: int
+    lookup: Lookup, query: Query, ranked: RankedCandidates, *, seed: int
 ) -> Recommendation:
     created = time.time()
-    confidence, warnings = _trust(query, found)
-    warnings += [*lookup.repairs(), *_cautions(query, found.first)]
+    confidence, warnings = _trust(query, ranked)
+    warnings += [*lookup.repairs(), *_cautions(query, ranked.first)]
     part = query.platform.kernel(query.op)
     own_default = query.own.timings.get(query.default)
     generation = lookup.store.generation
-    made = Recommendation(
+    recommendation = Recommendation(
         id=Recommendation.make_id(
             query.pattern.id, query.op, query.platform.id, generation, created
         ),
@@ -133,10 +136,10 @@ def _recommendation(
         pattern_name=query.pattern.name,
         platform=query.platform.id,
         op=str(query.op),
-        link=found.source,
-        tuner=found.strategy,
+        link=ranked.source,
+        tuner=ranked.strategy,
         default=dict(query.default),
-        candidates=with_failures(query, with_break_even(query, found.candidates)),
+        candidates=with_failures(query, with_break_even(query, ranked.candidates)),
         neighbours=_neighbours(query),
         confidence=confidence,
         warnings=warnings,
@@ -154,16 +157,16 @@ def _recommendation(
         default_seconds=own_default.seconds
         if own_default is not None and math.isfinite(own_default.seconds)
         else None,
-        model=found.model,
+        model=ranked.model,
         reproducible=VARYING in part.left_out,
         exact=INEXACT in part.left_out,
-        model_featurizer=query.prediction.featurizer if found.model else "",
+        model_featurizer=query.prediction.featurizer if ranked.model else "",
         machines={name: share for name, share in query.vote.origin.machines.items() if share > 0.0},
-        transfers=_transfers(query, found),
+        transfers=_transfers(query, ranked),
         counters=counters_use(lookup, query),
         time_unit=query.platform.time_unit,
     )
-    return with_order_reasons(made)
+    return with_order_reasons(recommendation)
 
 
 def _cautions(query: Query, first: Config) -> Iterator[str]:
@@ -176,12 +179,12 @@ def _cautions(query: Query, first: Config) -> Iterator[str]:
         yield _INEXACT_FIRST
 
 
-def _trust(query: Query, found: RankedCandidates) -> tuple[str, list[str]]:
-    """`high`, `medium` or `low`, and what lowers it or is to be known of the default."""
-    confidence, warnings = confidence_of(found.rankers.chosen, found.source, found.first)
-    if found.unjudged:
-        confidence, warnings = "low", [found.unjudged]
-    if untried := untried_doubt(found.source, found.candidates):
+def _trust(query: Query, ranked: RankedCandidates) -> tuple[str, list[str]]:
+    """`high`, `medium` or `low`, and warnings: what lowers it, and a failing default."""
+    confidence, warnings = confidence_of(ranked.rankers.chosen, ranked.source, ranked.first)
+    if ranked.unjudged:
+        confidence, warnings = "low", [ranked.unjudged]
+    if untried := untried_doubt(ranked.source, ranked.candidates):
         confidence = "medium" if confidence == "high" else confidence
         warnings.append(untried)
     own_default = query.own.timings.get(query.default)
@@ -205,10 +208,10 @@ def _neighbours(query: Query) -> list[RecommendedNeighbour]:
     ]
 
 
-def _transfers(query: Query, found: RankedCandidates) -> list[TransferredSchedule]:
-    """Of the schedules carried over, those that are candidates and the fastest of each neighbour,
-    which comes first."""
-    answered = {Config(candidate.config) for candidate in found.candidates}
+def _transfers(query: Query, ranked: RankedCandidates) -> list[TransferredSchedule]:
+    """Transferred schedules that are candidates or the fastest of their neighbour, which comes
+    first."""
+    answered = {Config(candidate.config) for candidate in ranked.candidates}
     fastest = {one.pattern_id: one for one in reversed(query.vote.transfers)}
     names = {near.pattern_id: near.name for near in query.vote.neighbours}
     return [
@@ -221,7 +224,7 @@ def _transfers(query: Query, found: RankedCandidates) -> list[TransferredSchedul
             steps=[
                 TransferredStep(
                     text=step.text,
-                    made=step.target_text,
+                    target_text=step.target_text,
                     reason=step.reason,
                     matched=[(pair.source, pair.target, pair.distance) for pair in step.pairs],
                 )
@@ -234,7 +237,7 @@ def _transfers(query: Query, found: RankedCandidates) -> list[TransferredSchedul
 
 
 def counters_use(lookup: Lookup, query: Query) -> CountersUse | None:
-    """Of the nest that is asked about; None for what was not counted on this platform."""
+    """Use of the counters of a queried nest; None if it was not counted on this platform."""
     if not query.op.workload.counted:
         return None
     try:
@@ -255,14 +258,14 @@ def _why_not(lookup: Lookup, query: Query, source: str) -> str:
         return "no network here reads counters"
     if all(plug.source != source for plug in plugs):
         return f"the network learned from counters of {plugs[0].source}, these are of {source}"
-    found = lookup.by_counters(query.op, query.platform)
-    if found is not None:
-        return f"held-out answers were no better than by {found.featurizer}"
+    with_counters = lookup.by_counters(query.op, query.platform)
+    if with_counters is not None:
+        return f"held-out answers were no better than by {with_counters.featurizer}"
     plain = lookup.answering(query.op, query.platform)
     if plain is None or not query.vote.neighbours:
         return "there are no neighbours to look up"
-    measured, known = plain.evidence.neighbour_ids, lookup.store.vectors
-    most = max(len(known.get(p.name, p.version, measured, dim=p.dim)) for p in plugs)
+    measured, vectors = plain.evidence.neighbour_ids, lookup.store.vectors
+    most = max(len(vectors.get(p.name, p.version, measured, dim=p.dim)) for p in plugs)
     return (
         f"only {most:,} of {len(measured):,} measured nests have vectors with counters of {place}, "
         "and nine of ten must (`embeddb nest count --all` and `embeddb embed` make them)"

@@ -1,4 +1,4 @@
-"""The answers that a database keeps."""
+"""Stored answers of a database."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from embeddb.store.tables import decoded, reading
 T = TypeVar("T")
 
 
-def keep(lookup: Lookup, made: Recommendation) -> Recommendation:
-    """Store a recommendation under its id, and the card of the model it rests on. Without room for
-    it the answer is as good, and comes back with a warning."""
+def keep(lookup: Lookup, answer: Recommendation) -> Recommendation:
+    """Store an answer under its id, and the card of its model. If the store is full the answer is
+    returned with a warning."""
     try:
-        lookup.models.register(made.model, lookup.store)
-        lookup.store.recommendations.put(made.id, msgspec.json.encode(made))
+        lookup.models.register(answer.model, lookup.store)
+        lookup.store.recommendations.put(answer.id, msgspec.json.encode(answer))
     except StoreFull as e:
         note = f"this answer was not stored: {e}"
-        return msgspec.structs.replace(made, warnings=[*made.warnings, note])
-    return made
+        return msgspec.structs.replace(answer, warnings=[*answer.warnings, note])
+    return answer
 
 
 def recommendation(lookup: Lookup, rec_id: str) -> Recommendation:
-    """Raises: NothingFound, naming the latest answers there are; StoreCorrupt for one that is
-    none."""
+    """The stored answer with this id.
+
+    Raises: NothingFound, naming the latest answers; StoreCorrupt if it cannot be read.
+    """
     raw = lookup.store.recommendations.get(rec_id)
     if raw is None:
         latest = recommendations(lookup)[:-4:-1]
@@ -41,49 +43,48 @@ def recommendation(lookup: Lookup, rec_id: str) -> Recommendation:
 
 
 def recommendations(lookup: Lookup) -> list[Recommendation]:
-    """All that are kept and can be read, in the order they were given; `problems` names the
-    others."""
-    return in_order(lookup, _read, lambda made: made.created)
+    """All readable stored answers, oldest first; `problems` lists the others."""
+    return in_order(lookup, _read, lambda answer: answer.created)
 
 
 def in_order(
     lookup: Lookup, read: Callable[[str, bytes], T], created: Callable[[T], float]
 ) -> list[T]:
-    """What `read` makes of the id and text of every answer, in the order they were given, without
-    those at which it raises StoreCorrupt. `created` tells the seconds since 1970: answers of older
-    programs were not counted."""
+    """The results of `read` for the id and text of every stored answer, oldest first, without those
+    for which it raises StoreCorrupt. `created` returns the seconds since 1970, which order answers
+    of older versions without a number."""
     numbers = lookup.store.recommendations.numbers()
-    found: list[tuple[int, float, T]] = []
+    answers: list[tuple[int, float, T]] = []
     for rec_id, raw in lookup.store.recommendations.items().items():
         try:
-            made = read(rec_id, raw)
+            answer = read(rec_id, raw)
         except StoreCorrupt:
             continue
-        found.append((numbers.get(rec_id, 0), created(made), made))
-    return [made for *_, made in sorted(found, key=lambda one: one[:2])]
+        answers.append((numbers.get(rec_id, 0), created(answer), answer))
+    return [answer for *_, answer in sorted(answers, key=lambda one: one[:2])]
 
 
 def problems(lookup: Lookup) -> list[str]:
-    """One line for every stored answer that is none."""
-    found = []
+    """One line for every stored answer that cannot be read."""
+    lines = []
     for rec_id, raw in lookup.store.recommendations.items().items():
         try:
             _read(rec_id, raw)
         except StoreCorrupt as e:
-            found.append(str(e))
-    return found
+            lines.append(str(e))
+    return lines
 
 
 def _read(rec_id: str, raw: bytes) -> Recommendation:
     what = f"answer {rec_id}"
-    made = decoded(raw, Recommendation, what)
+    answer = decoded(raw, Recommendation, what)
     with reading(what):
-        if made.id != rec_id:
-            raise ValueError(f"its text is of answer {made.id}")
-        Op.parse(made.op)
-        Op.parse(made.evidence_op)
-        for config in (made.default, *(c.config for c in made.candidates)):
+        if answer.id != rec_id:
+            raise ValueError(f"its text is of answer {answer.id}")
+        Op.parse(answer.op)
+        Op.parse(answer.evidence_op)
+        for config in (answer.default, *(c.config for c in answer.candidates)):
             Config(config)
-        for pattern_id in (made.pattern_id, *(n.pattern_id for n in made.neighbours)):
+        for pattern_id in (answer.pattern_id, *(n.pattern_id for n in answer.neighbours)):
             pattern_key(pattern_id)
-    return made
+    return answer

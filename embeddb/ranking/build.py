@@ -1,5 +1,5 @@
-"""From a pattern, a platform and an op to the query a tuner sees: everything known that bears on
-it, out of the index, the store and the cost model."""
+"""Building a query from a pattern, a platform and an op: all evidence on it from the index, the
+store and the cost model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from embeddb.ranking.prediction import predicted
 from embeddb.ranking.query import Neighbour, OwnTimings, Query, Vote, VoteOrigin, VoteQuality
 from embeddb.store.usual_state import usual_at
 
-#: A pattern's own curve at another width counts from this many measured configurations on.
+#: Fewest measured configurations for a pattern's own timings at another width to count.
 _ENOUGH_AT_OTHER_WIDTH = 8
 
 
@@ -44,10 +44,9 @@ def build_query(
     calls: float = math.inf,
     stages_s: dict[str, float] | None = None,
 ) -> Query:
-    """Everything known that bears on one question, as a tuner wants it; the seconds that took are
-    added to `stages_s` by stage.
+    """The query with all evidence on it; the seconds of each stage are added to `stages_s`.
 
-    Raises: UsageError if the platform has no such op, or the op is of another kind of subject;
+    Raises: UsageError if the platform has no such op, or the op is of another kind of workload;
     NothingFound for a pattern known by name only where the evidence needs its structure;
     TensorError for a kernel that has no tiles.
     """
@@ -74,7 +73,8 @@ def build_query(
         query = with_evidence(query, partition, vector, name_of=lookup.pattern_name)
         query = op.workload.transferred(query, partition, subject, lookup.store.workload) or query
         clock.lap("search")
-    query = _predicted(query, lookup, pattern, subject)
+    by_kind: Query | None = query.op.workload.predicted(query, lookup, subject)
+    query = predicted(query, lookup, pattern) if by_kind is None else by_kind
     if query.prediction.version:
         clock.lap("model")
     return query
@@ -83,8 +83,8 @@ def build_query(
 def _subject(
     lookup: Lookup, pattern: Workload | WorkloadInfo, info: WorkloadInfo, op: Op
 ) -> Workload | WorkloadInfo:
-    """With its rules, where it is known by name and has any. Raises: UsageError for another kind of
-    subject."""
+    """The workload with its structure, if that is stored. Raises: UsageError for another kind of
+    workload."""
     if info.kind != op.kind:
         raise UsageError(
             f"{op} runs on a {op.kind}, and {info.name or info.id} is a {info.kind}",
@@ -93,22 +93,14 @@ def _subject(
     return lookup.store.workload_or_info(info) if isinstance(pattern, WorkloadInfo) else pattern
 
 
-def _own(lookup: Lookup, asked: Query) -> OwnTimings:
-    """What was measured on the very subject."""
-    platform, op, known_as = asked.platform, asked.op, asked.pattern.id
+def _own(lookup: Lookup, query: Query) -> OwnTimings:
+    """Timings of the very workload."""
+    platform, op, pattern_id = query.platform, query.op, query.pattern.id
     normal = usual_at(lookup.store, platform.id)
-    runs = list(lookup.store.runs(platform.id, op, known_as))
-    own, behind = settled(runs, asked.default, normal)
-    width_op, own_width = _other_width(lookup, platform, op, known_as)
-    return OwnTimings(timings=own, behind=behind, other_width=own_width, other_op=width_op)
-
-
-def _predicted(
-    query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo, subject: Workload | WorkloadInfo
-) -> Query:
-    """By a model of the kind's own where there is one, else by the cost model."""
-    found: Query | None = query.op.workload.predicted(query, lookup, subject)
-    return predicted(query, lookup, pattern) if found is None else found
+    runs = list(lookup.store.runs(platform.id, op, pattern_id))
+    timings, behind = settled(runs, query.default, normal)
+    other_op, other_width = _other_width(lookup, platform, op, pattern_id)
+    return OwnTimings(timings, behind, other_width, other_op)
 
 
 def _placed(
@@ -118,8 +110,8 @@ def _placed(
     platform: Platform,
     partition: AnswerIndex,
 ) -> tuple[AnswerIndex, NDArray[np.float32]]:
-    """The pattern's features, and the partition to look them up in: another than the given one
-    where its featurizer turns out not to work on this machine."""
+    """The partition and the pattern's features in it; another partition if the featurizer of the
+    given one does not work on this machine."""
     try:
         return partition, lookup.vector(pattern, partition.featurizer)
     except EmbeddbError:
@@ -134,10 +126,10 @@ def _placed(
 def _other_width(
     lookup: Lookup, platform: Platform, op: Op, pattern_id: str
 ) -> tuple[Op | None, dict[Config, TimingSummary]]:
-    """What was measured on this pattern at the nearest other width."""
+    """Timings of this pattern at the nearest other width."""
     store = lookup.store
-    known = [p.op for p in store.partitions() if p.platform == platform.id]
-    for near in nearest_widths((o for o in known if o.width != op.width), op):
+    ops = [p.op for p in store.partitions() if p.platform == platform.id]
+    for near in nearest_widths((o for o in ops if o.width != op.width), op):
         runs = store.runs(platform.id, near, pattern_id)
         curve = summarise_runs(runs, usual_at(store, platform.id))
         if sum(math.isfinite(c.seconds) for c in curve.values()) >= _ENOUGH_AT_OTHER_WIDTH:
@@ -170,11 +162,11 @@ def with_evidence(
     *,
     name_of: Callable[[str], str] | None = None,
 ) -> Query:
-    """The query with what a partition says of raw features float32[d].
+    """The query with the vote of a partition for raw features float32[d].
 
-    What was measured on this pattern on this platform is `own`, not a neighbour; what another
-    instance of a portable platform measured on it is the nearest neighbour there can be. Without a
-    vector there are no neighbours, only what holds for the platform as a whole.
+    Measurements of this pattern on this platform are `own`, not a neighbour's; those of another
+    instance of a portable platform are the nearest neighbour possible. Without a vector there are
+    no neighbours, only averages of the platform.
     """
     view = partition.view(query.platform, calls=query.calls)
     policy = view.policy
@@ -186,12 +178,14 @@ def with_evidence(
         excluded = {query.pattern.id} if query.own.timings else ()
         ids, distances = partition.nearest(vector, count=policy.k, exclude=excluded)
     rows = np.array([partition.place_of(i) for i in ids], dtype=np.int64)
-    found, rejected = _split_legal(partition, query.space)
-    vote = _vote(query, partition, view, rows, policy.weights(distances), sorted(found.values()))
-    stored = tuple(sorted(found, key=found.__getitem__))
+    positions, rejected = _split_legal(partition, query.space)
+    vote = _vote(
+        query, partition, view, rows, policy.weights(distances), sorted(positions.values())
+    )
+    stored = tuple(sorted(positions, key=positions.__getitem__))
     tried = well_tried(partition.view_input, query.platform.id)
     best = [view.beliefs[int(shares.argmax())].source for shares in view.shares[rows]]
-    told = zip(ids, best, distances.tolist(), strict=True)
+    neighbours = zip(ids, best, distances.tolist(), strict=True)
     return replace(
         query,
         vote=replace(
@@ -199,14 +193,14 @@ def with_evidence(
             configs=stored,
             well_tried=None
             if tried is None
-            else frozenset(c for c, at in found.items() if tried[at]),
-            failures=Failures.of(stored, sorted(found.values()), view.gains, view.failing),
+            else frozenset(c for c, at in positions.items() if tried[at]),
+            failures=Failures.of(stored, sorted(positions.values()), view.gains, view.failing),
             rejected=rejected,
             shrink=policy.shrink,
             quality=VoteQuality.of(
                 policy, winners=partition.evidence.winners, judged_by=view.judged
             ),
-            neighbours=tuple(_neighbour(partition, *one, name_of) for one in told),
+            neighbours=tuple(_neighbour(partition, *one, name_of) for one in neighbours),
             vector=np.zeros(0, dtype=np.float32) if vector is None else vector,
             featurizer=partition.featurizer,
         ),
@@ -221,8 +215,8 @@ def _vote(
     weights: NDArray[np.float64],
     legal: Sequence[int],
 ) -> Vote:
-    """What the view says of the `legal` configurations, by the given rows int64[k] and weights
-    float64[k] of the neighbours."""
+    """The vote of neighbours, with rows int64[k] and weights float64[k], on the `legal`
+    configurations."""
     evidence, averages = partition.evidence, view.averages
     place = {at: new for new, at in enumerate(legal)}
     sources, shares = [belief.source for belief in view.beliefs], view.shares[rows]
@@ -252,28 +246,28 @@ def _vote(
 def _machines(
     sources: Sequence[Source], shares: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> dict[str, float]:
-    """How much of the vote rests on runs of each platform instance, the most first."""
-    found: dict[str, float] = {}
+    """Share of the vote by the platform instance of the runs, the largest first."""
+    by_platform: dict[str, float] = {}
     if len(weights):
         mass = weights @ shares / max(float(weights.sum()), 1e-12)
         for source, share in zip(sources, mass, strict=True):
-            found[source.platform] = found.get(source.platform, 0.0) + float(share)
-    return dict(sorted(found.items(), key=lambda x: (-x[1], x[0])))
+            by_platform[source.platform] = by_platform.get(source.platform, 0.0) + float(share)
+    return dict(sorted(by_platform.items(), key=lambda x: (-x[1], x[0])))
 
 
 def _main_op(
     sources: Sequence[Source],
     shares: NDArray[np.float64],
     weights: NDArray[np.float64],
-    asked: Op,
+    queried: Op,
 ) -> Op:
-    """The op that most of the vote ran; where nobody votes the one that most was measured at."""
+    """The op of most of the vote; without votes that of most measurements."""
     if not len(weights):
-        return asked if any(s.op == asked for s in sources) else sources[0].op
+        return queried if any(s.op == queried for s in sources) else sources[0].op
     mass: dict[Op, float] = {}
     for source, share in zip(sources, weights @ shares, strict=True):
         mass[source.op] = mass.get(source.op, 0.0) + float(share)
-    return max(mass, key=lambda op: (mass[op], op == asked))
+    return max(mass, key=lambda op: (mass[op], op == queried))
 
 
 def _neighbour(
@@ -292,11 +286,11 @@ def _neighbour(
 def _split_legal(
     partition: AnswerIndex, space: ConfigSpace
 ) -> tuple[dict[Config, int], dict[Config, str]]:
-    """Legal configurations in their stored form, with their positions, and the others; without
-    those of nests of another depth, which are carried over, not copied.
+    """Legal configurations in their stored form with their positions, and the others with the
+    reason; without those of nests of another depth, which are transferred, not copied.
 
-    Two that are the same choice on this matrix (a symbol and its number) are one proposal: the
-    one that was run more often.
+    Of two that are the same choice on this matrix (a symbol and its number) the one with more runs
+    is taken.
     """
     configs = partition.evidence.configs
     runs = np.bincount(partition.evidence.column, minlength=len(configs))
@@ -311,7 +305,7 @@ def _split_legal(
 
 
 class _Clock:
-    """Adds the seconds since the last lap to a stage."""
+    """Adds the seconds since the last `lap` to a stage."""
 
     def __init__(self, stages_s: dict[str, float]) -> None:
         self._stages = stages_s

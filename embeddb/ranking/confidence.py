@@ -1,4 +1,4 @@
-"""How sure an answer is, and one line for everything that lowers it."""
+"""The confidence of an answer, and one line for everything that lowers it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from embeddb.ranking.rankers.choose import FEWEST_NEIGHBOURS
 from embeddb.ranking.rankers.order import chances
 from embeddb.ranking.recommendation import DEFAULT_FAILS, LIKELY, Candidate
 
-#: More than this part of answers may not fall short of `GOOD` for one to be called sure.
+#: Largest share of answers below `GOOD` for high confidence.
 _MOST_SHORT = 0.1
-#: With fewer held-out groups that many may fall short even if none did.
+#: Fewest held-out groups for high confidence: with fewer, none below `GOOD` proves little.
 _FEWEST_GROUPS = 22
-#: Nearest neighbours of nearly all measured patterns are nearer than this percentile.
+#: Percentile of the nearest neighbour's distance above which a pattern is unlike all measured ones.
 _STRANGE = 0.99
-#: With a nearest neighbour farther than this share have theirs, an answer is not called sure.
+#: Percentile of the nearest neighbour's distance above which confidence is not high.
 _FAR = 0.8
-#: A configuration that fails with this chance is doubted.
+#: Failure chance from which a configuration is doubted.
 _FAILS = 0.1
-#: How the doubts begin that measuring the answer here removes.
+#: Beginnings of doubts that a measurement of the answer here removes.
 UNCHECKED = ("all runs behind this answer are from other machines", "this machine has measured")
-#: Rankers in words; a search ranks by the cost model, too.
+#: Rankers in words; all others rank by the cost model.
 _RANKED_BY = {"transfer": "neighbours", "transfer-rank": "neighbours and cost model"}
-#: Below this part of the vote an answer rests on other machines.
+#: Smallest share of the vote from this machine for an answer without doubts about the machine.
 _OWN_SHARE = 0.5
 
 
@@ -52,14 +52,14 @@ def confidence_of(ranker: Ranker, link: str, first: Config | None = None) -> tup
         doubts.append("no measured pattern is comparable; the cost model alone ranks")
         return "medium", doubts
     doubts += _doubts_of_neighbours(query) + _doubts_of_machine(query)
-    chance = failure_chance(query, first)
+    chance = 0.0 if first is None else float(chances(query, [first])[0])
     if chance >= _FAILS:
         doubts.append(f"it fails with a chance of {100 * chance:.0f} %, by runs on other patterns")
     return ("low" if chance >= LIKELY else _level(query, doubts)), doubts
 
 
 def _no_vote(query: Query) -> str:
-    """Why neighbours do not answer."""
+    """The reason why neighbours do not answer."""
     near = len(query.vote.neighbours)
     if not near:
         return "no measured pattern is comparable"
@@ -69,8 +69,8 @@ def _no_vote(query: Query) -> str:
 
 
 def untried_doubt(link: str, candidates: Sequence[Candidate]) -> str:
-    """What to say where a proposal that never ran here is expected, by the low end of what it may
-    gain, to be faster than all that did; empty if there is none."""
+    """A warning if the low end of a proposal's gain that never ran here is above all measured
+    gains; else empty."""
     ran = [c.expected_gain for c in candidates if c.seconds is not None and c.expected_gain]
     if link != "measured" or not ran:
         return ""
@@ -84,17 +84,12 @@ def untried_doubt(link: str, candidates: Sequence[Candidate]) -> str:
 
 
 def default_fails(status: str) -> str:
-    """What to say where the default has no time on the asked pattern."""
+    """The warning that the default has no time on the queried pattern."""
     return f"{DEFAULT_FAILS} ({status}): gains over it are of other patterns"
 
 
-def failure_chance(query: Query, config: Config | None) -> float:
-    """The chance that a configuration fails on the asked pattern, 0 for none."""
-    return 0.0 if config is None else float(chances(query, [config])[0])
-
-
 def _doubts_of_measurement(query: Query, first: Config | None) -> list[str]:
-    """Of the answer and the default as they ran on the very workload: one run is no certainty."""
+    """Doubts about measurements of the answer and the default: single or overlapping runs."""
     if query.platform.simulated or first is None:
         return []
     timings = {query.space.canonical(c): timing for c, timing in query.own.timings.items()}
@@ -113,8 +108,8 @@ def _doubts_of_measurement(query: Query, first: Config | None) -> list[str]:
 
 
 def _doubts_of_judgement(ranker: Ranker) -> list[str]:
-    """Doubts about how good such answers are: the share of the optimum with groups held out, the
-    number of these groups, how many of them may fall short, and whose runs they were."""
+    """Doubts about the quality of such answers: the held-out share of the optimum, the number of
+    held-out groups, how many may fall short, and the machine they were judged on."""
     query, doubts = ranker.query, list[str]()
     if query.vote.neighbours and query.vote.origin.op not in (None, query.op):
         ran = dict.fromkeys(near.op or query.op for near in query.vote.neighbours)
@@ -141,8 +136,8 @@ def _doubts_of_judgement(ranker: Ranker) -> list[str]:
 
 
 def _judged_answers(ranker: Ranker) -> str:
-    """Whose held-out share is known: with a model of every machine that of the vote on this
-    machine, or of both on machines left out."""
+    """The answers that were judged: with a model of every machine those of the vote on this
+    machine, or of both on left-out machines."""
     query, name = ranker.query, _RANKED_BY.get(ranker.name, "the cost model")
     elsewhere = not ranker.by_model and query.vote.quality.judged_by == "machines"
     if query.prediction.joins and ranker.by_model:
@@ -167,7 +162,7 @@ def _doubts_of_neighbours(query: Query) -> list[str]:
 
 
 def _doubts_of_machine(query: Query) -> list[str]:
-    """How much of the vote is of this machine, and what this machine has measured."""
+    """Doubts about votes of other machines, and about few measurements on this one."""
     vote, platform, kind = query.vote, query.platform, query.op.kind
     own = vote.origin.machines.get(platform.id, 0.0)
     if not vote.origin.elsewhere or own >= _OWN_SHARE:

@@ -1,9 +1,8 @@
-"""The product's own answer: the strongest link of the fallback chain that has evidence.
+"""The answer to a query: the strongest link of the fallback chain that has evidence.
 
-Neighbours and cost model are one step of it: which of them ranks, or both, is what answered best
-with groups held out (the figures are in the model's card); a model of every machine always ranks
-with the neighbours. A model that was never judged does not rank, nor does one where preparation has
-a price of which nothing is known.
+Neighbours and cost model are one link. They rank alone or together, whichever was best with groups
+held out (figures in the model's card); a model of every machine always ranks with the neighbours. A
+model that was never judged does not rank, nor does one where the cost of preparation is unknown.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from embeddb.ranking.rankers.choose import FEWEST_NEIGHBOURS, Rankers
 from embeddb.ranking.rankers.order import likely_last
 from embeddb.ranking.recommendation import Candidate
 
-#: A choice was measured: the default and something else, or two others.
+#: Fewest measured configurations of a choice.
 _FEWEST_MEASURED = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankedCandidates:
-    """Ranked candidates, the `source` of evidence that they come from (one of `LINKS`) and the
-    `strategy` that ranked them; `rankers` are those of the question, `model` is the version of the
-    cost model that any candidate rests on, else empty. `unjudged` says why nothing is known of how
-    good such answers are; empty where that is known."""
+    """Ranked candidates, the `source` of their evidence (one of `LINKS`) and the `strategy` that
+    ranked them; `rankers` are those of the query, `model` is the version of the cost model that any
+    candidate rests on, else empty. `unjudged` is the reason why the quality of such answers is
+    unknown; empty where it is known."""
 
     rankers: Rankers
     source: str
@@ -42,7 +41,7 @@ class RankedCandidates:
 
     @property
     def first(self) -> Config:
-        """What is answered: the first candidate, else the default."""
+        """The first candidate, else the default."""
         query = self.rankers.query
         return Config(self.candidates[0].config) if self.candidates else query.default
 
@@ -56,12 +55,12 @@ def answer(query: Query, count: int, *, rng: np.random.Generator) -> RankedCandi
     enough = count + len(query.own.timings) + len(query.own.other_width)
     rest = likely_last(query, _not_failed(query, list(islice(ranker.candidates(), enough))))
     model = query.prediction.version if ranker.by_model else ""
-    found = _from_timings(query, query.own.timings)
-    if len(found) >= _FEWEST_MEASURED:
-        return _looked_up(rankers, "measured", found, _merged(found, rest, count), model)
-    found = _not_failed(query, _from_timings(query, query.own.other_width, other_width=True))
-    if found:
-        return _looked_up(rankers, "other-width", found, _merged(found, rest, count), model)
+    timed = _from_timings(query, query.own.timings)
+    if len(timed) >= _FEWEST_MEASURED:
+        return _looked_up(rankers, "measured", timed, _merged(timed, rest, count), model)
+    timed = _not_failed(query, _from_timings(query, query.own.other_width, other_width=True))
+    if timed:
+        return _looked_up(rankers, "other-width", timed, _merged(timed, rest, count), model)
     near = len(query.vote.neighbours) >= FEWEST_NEIGHBOURS and bool(query.vote.configs)
     if rest and (near or ranker.by_model):
         return RankedCandidates(rankers, ranker.source, ranker.name, rest[:count], model)
@@ -74,15 +73,19 @@ def answer(query: Query, count: int, *, rng: np.random.Generator) -> RankedCandi
 
 
 def _looked_up(
-    rankers: Rankers, source: str, known: list[Candidate], candidates: list[Candidate], model: str
+    rankers: Rankers,
+    source: str,
+    measured: list[Candidate],
+    candidates: list[Candidate],
+    model: str,
 ) -> RankedCandidates:
-    """An answer of which the first ones were measured and only the others are ranked."""
-    ranked = len(candidates) > len(known)
+    """An answer with the measured candidates first and ranked ones after them."""
+    ranked = len(candidates) > len(measured)
     return RankedCandidates(rankers, source, "lookup", candidates, model if ranked else "")
 
 
 def _not_failed(query: Query, candidates: list[Candidate]) -> list[Candidate]:
-    """Without what is known to fail on this very pattern."""
+    """The candidates without those that failed on this very pattern."""
     own, stored = query.own.timings.items(), query.space.canonical
     failed = {stored(config) for config, timing in own if not math.isfinite(timing.seconds)}
     return [c for c in candidates if Config(c.config) not in failed] if failed else candidates
@@ -94,13 +97,13 @@ def _from_timings(
     default = timings.get(query.default)
     base = math.inf if default is None else cost_of(default, query.calls)
     origin = f"measured at {query.own.other_op}" if other_width else "measured here"
-    found = []
+    candidates = []
     for config, timing in timings.items():
         cost = cost_of(timing, query.calls)
         if not math.isfinite(cost) or query.space.reason(config) is not None:
             continue
         gain = base / cost if math.isfinite(base) else None
-        found.append(
+        candidates.append(
             Candidate(
                 config=dict(query.space.canonical(config)),
                 score=math.log(cost) if gain is None else -math.log(gain),
@@ -111,7 +114,7 @@ def _from_timings(
                 order_reason="" if other_width else query.own.behind.get(config, ""),
             )
         )
-    return sorted(found, key=lambda c: (bool(c.order_reason), c.score, str(c.config)))
+    return sorted(candidates, key=lambda c: (bool(c.order_reason), c.score, str(c.config)))
 
 
 def cost_of(timing: TimingSummary, calls: float) -> float:
@@ -120,10 +123,7 @@ def cost_of(timing: TimingSummary, calls: float) -> float:
 
 
 def _merged(first: list[Candidate], then: list[Candidate], count: int) -> list[Candidate]:
-    seen: list[dict[str, object]] = []
-    out = []
+    merged: dict[Config, Candidate] = {}
     for candidate in [*first, *then]:
-        if candidate.config not in seen:
-            seen.append(candidate.config)
-            out.append(candidate)
-    return out[:count]
+        merged.setdefault(Config(candidate.config), candidate)
+    return list(merged.values())[:count]

@@ -1,4 +1,4 @@
-"""The summands of a predicted gain, so that an explanation can show how it was computed."""
+"""The summands of a predicted gain, for explanations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEAST = 1e-9
 
 def with_gain_terms(ranked: RankedCandidates) -> RankedCandidates:
     """The answer with the terms of its first candidate's predicted gain, whose log gains add up to
-    it; none for the default, for what was measured, and where no gain over the default is known."""
+    it; none for the default, measured candidates, and unknown gains."""
     ranker = ranked.rankers.chosen
     first = ranked.candidates[0] if ranked.candidates else None
     if first is None or first.expected_gain is None or ranked.strategy != ranker.name:
@@ -53,8 +53,8 @@ def _terms(ranker: Ranker, first: Candidate) -> Iterator[GainTerm]:
 
 
 def _of_vote(query: Query, config: Config, counts: float) -> Iterator[GainTerm]:
-    """Terms of the vote: of each neighbour, of the platform's average, and of the doubt where not
-    all neighbours ran the configuration; less those of the default."""
+    """Terms of the vote relative to the default's: of each neighbour, of the platform's average,
+    and of the doubt where not all neighbours ran the configuration."""
     votes = query.vote.configs
     if config not in votes:
         return

@@ -1,4 +1,4 @@
-"""Measuring an answer: its configurations run on this machine, and are ranked by what they took."""
+"""Measuring an answer: its configurations run on this machine and are ranked by their times."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from embeddb.ranking.order_reason import with_order_reasons
 from embeddb.ranking.recommendation import Candidate, Recommendation
 from embeddb.store.usual_state import usual_at
 
-#: Most reasons of failed runs that are shown.
+#: Most reasons of failed runs that are displayed.
 _REASONS = 3
 #: Measures configurations, or replays them, in the order given.
 Measure = Callable[[Sequence[Config]], Iterable[tuple[Config, Measurement]]]
-#: From the answer, and what measures here, to the candidates that were measured.
+#: Measures candidates of an answer, and returns them.
 Search = Callable[[Recommendation, Measure], list[Candidate]]
 
 
 @dataclass(frozen=True, slots=True)
 class Remeasurement:
-    """How an answer is measured: with which `options` of the runner, in how many `rounds`.
+    """Settings for measuring an answer: `options` of the runner, number of `rounds`.
 
-    `platform` is the queried one, where only its file may be run; else the database's is taken.
-    A `search` comes before the `rounds`: it runs one configuration after another, and its result
-    are the candidates from then on. `deepen` is as in `recommend`.
+    `platform` is the queried one, where only its file may be run; else the database's is used. A
+    `search` before the `rounds` measures configurations and replaces the candidates. `deepen` is as
+    in `recommend`.
     """
 
     options: Any
@@ -62,7 +62,7 @@ class Remeasurement:
 
 def measure_answer(
     lookup: Lookup,
-    made: Recommendation,
+    answer: Recommendation,
     pattern: Workload,
     how: Remeasurement,
     *,
@@ -70,35 +70,35 @@ def measure_answer(
 ) -> Recommendation:
     """Run default and candidates on this machine, store the runs, rank by the measured times.
 
-    Raises: RunnerUnavailable if the platform cannot be measured here, or the machine fails in the
-    middle of it: what was measured before is written back.
+    Raises: RunnerUnavailable if the platform cannot be measured here, or the machine fails
+    meanwhile: earlier measurements are stored.
     """
     options, search = how.options, how.search
-    runner = runner_for(how.platform or lookup.platform(made.platform))
+    runner = runner_for(how.platform or lookup.platform(answer.platform))
     here = platform_here(runner, threads=options.threads)
-    op = Op.parse(made.op)
+    op = Op.parse(answer.op)
     usual = usual_at(lookup.store, here.id)()
     before = state_now(runner, threads=options.threads)
     runs: list[Run] = []
-    total = len(_measured(made)) * (how.rounds + (search is not None))
+    total = len(_measured(answer)) * (how.rounds + (search is not None))
 
     def run(configs: Sequence[Config]) -> Iterator[tuple[Config, Measurement]]:
         for config, m in runner.run(pattern, op, configs, options=options):
-            runs.append(Run(pattern.id, op, here.id, config, m, f"query:{made.id}"))
+            runs.append(Run(pattern.id, op, here.id, config, m, f"query:{answer.id}"))
             if progress is not None:
                 progress("measure", len(runs), total)
             yield config, m
 
     state: dict[str, float] = {}
     try:
-        # A simulator tells the same every time.
-        made = _candidates_run(made, run, 1 if here.simulated else how.rounds, search)
-    finally:  # an interrupt, or a tuner that raises, loses nothing that was measured
+        # A simulator is deterministic.
+        answer = _candidates_run(answer, run, 1 if here.simulated else how.rounds, search)
+    finally:  # measurements are stored even after an interrupt or an error of the tuner
         state = between(before, state_now(runner, threads=options.threads))
         runs = [replace(run, measurement=in_context(run.measurement, state)) for run in runs]
         if runs and not lookup.store.readonly:
             lookup.record(runs, pattern, here)
-    done = measured_break_even(ranked_by_time(made, summarise_runs(runs)), runs)
+    done = measured_break_even(ranked_by_time(answer, summarise_runs(runs)), runs)
     warnings = [*done.warnings, *_failures(runs)]
     done = msgspec.structs.replace(done, platform=here.id, warnings=warnings)
     if warning := state_warning(state, usual):
@@ -111,18 +111,18 @@ def measure_answer(
 
 
 def _candidates_run(
-    made: Recommendation, run: Measure, rounds: int, search: Search | None
+    answer: Recommendation, run: Measure, rounds: int, search: Search | None
 ) -> Recommendation:
-    """The answer, with the candidates that a search found; all of them and the default were run,
+    """The answer, with the candidates of a search if there is one; runs all of them and the default
     once in every round, each time in another order."""
     if search is not None:
-        made = msgspec.structs.replace(made, candidates=search(made, run))
-    configs = _measured(made)
+        answer = msgspec.structs.replace(answer, candidates=search(answer, run))
+    configs = _measured(answer)
     for at in range(rounds):
-        order = np.random.default_rng(made.seed + at).permutation(len(configs))
+        order = np.random.default_rng(answer.seed + at).permutation(len(configs))
         for _ in run([configs[i] for i in order]):
             pass
-    return made
+    return answer
 
 
 def _failures(runs: Sequence[Run]) -> list[str]:
@@ -135,13 +135,15 @@ def _failures(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _measured(made: Recommendation) -> list[Config]:
+def _measured(answer: Recommendation) -> list[Config]:
     """The default and the candidates, each once."""
-    return list(dict.fromkeys(map(Config, [made.default, *(c.config for c in made.candidates)])))
+    return list(
+        dict.fromkeys(map(Config, [answer.default, *(c.config for c in answer.candidates)]))
+    )
 
 
 def state_warning(context: Mapping[str, Any], normal: State) -> str:
-    """One sentence where this machine is not in the state its stored runs were made in."""
+    """A warning if this machine's state differs from that of its stored runs."""
     far = distance(state_of(context), normal)
     if far is None or far <= APART:
         return ""
@@ -151,29 +153,31 @@ def state_warning(context: Mapping[str, Any], normal: State) -> str:
     )
 
 
-def ranked_by_time(made: Recommendation, curves: Mapping[Config, TimingSummary]) -> Recommendation:
-    """The answer with what its default and candidates took, fastest first, failures last."""
+def ranked_by_time(
+    answer: Recommendation, curves: Mapping[Config, TimingSummary]
+) -> Recommendation:
+    """The answer with measured times of default and candidates, fastest first, failures last."""
     measured = []
-    for candidate in made.candidates:
+    for candidate in answer.candidates:
         curve = curves[Config(candidate.config)]
         seconds = curve.seconds if math.isfinite(curve.seconds) else None
         timed = {"seconds": seconds, "status": curve.status, "order_reason": ""}
         measured.append(msgspec.structs.replace(candidate, **timed))
-    calls = made.calls or math.inf
+    calls = answer.calls or math.inf
 
     def cost(c: Candidate) -> float:
-        """Per call, with preparation shared out as it was where the answer was ranked."""
+        """Seconds per call, with the preparation shared out over the calls."""
         return (c.seconds or 0.0) + curves[Config(c.config)].conversion_s / calls
 
     measured.sort(key=lambda c: (c.seconds is None, cost(c), c.score))
-    default = curves.get(Config(made.default))
-    warnings = [line for line in made.warnings if not line.startswith(UNCHECKED)]
+    default = curves.get(Config(answer.default))
+    warnings = [line for line in answer.warnings if not line.startswith(UNCHECKED)]
     if default is None or math.isfinite(default.seconds):
         default_s = None if default is None else default.seconds
     else:
         default_s, fails = None, default_fails(default.status)
         warnings += [] if fails in warnings else [fails]
     done = msgspec.structs.replace(
-        made, candidates=measured, default_seconds=default_s, warnings=warnings
+        answer, candidates=measured, default_seconds=default_s, warnings=warnings
     )
     return with_order_reasons(done)

@@ -1,7 +1,7 @@
-"""Why a candidate is ranked out of the order of the expected gains.
+"""Reasons why a candidate is ranked out of the order of the expected gains.
 
-Ranks follow the expected gain but for these cases. One is that a search timed many configurations
-once each: the apparent best is mostly the luckiest, so the runs that measured it again decide.
+One is that a search timed many configurations once each: the apparent best is biased (winner's
+curse), so the runs that measured it again decide.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from embeddb.core.records import IN_A_ROW, REMEASURED, Run
 from embeddb.core.timing import State, TimingSummary, summarise_runs
 from embeddb.ranking.recommendation import LIKELY, Candidate, Recommendation
 
-#: Why a measured configuration ranks behind the others (`Candidate.order_reason`).
+#: Reasons why a measured configuration ranks behind the others (`Candidate.order_reason`).
 NOT_REMEASURED, SLOWER_IN_A_ROW = "search run", "slower in a row"
 #: The reasons, as `Candidate.order_reason` has them, and what each means.
 REASONS = {
@@ -39,14 +39,14 @@ REASONS = {
 _EQUAL = 1e-9
 
 
-def with_order_reasons(made: Recommendation) -> Recommendation:
-    """The answer with an `order_reason` for each candidate that stands before one with a higher
-    expected gain, or behind one with a lower one for a cause of its own; empty for all others."""
+def with_order_reasons(answer: Recommendation) -> Recommendation:
+    """The answer with an `order_reason` for each candidate that ranks before one with a higher
+    expected gain, or for a reason of its own behind one with a lower; empty for all others."""
     candidates = [
-        msgspec.structs.replace(one, order_reason=_reason(made, at))
-        for at, one in enumerate(made.candidates)
+        msgspec.structs.replace(one, order_reason=_reason(answer, at))
+        for at, one in enumerate(answer.candidates)
     ]
-    return msgspec.structs.replace(made, candidates=candidates)
+    return msgspec.structs.replace(answer, candidates=candidates)
 
 
 def order_notes(candidates: Sequence[Candidate]) -> list[str]:
@@ -56,32 +56,32 @@ def order_notes(candidates: Sequence[Candidate]) -> list[str]:
 
 
 def rests_on(one: Candidate, default: Mapping[str, Any]) -> str:
-    """What a candidate rests on, and its order reason: `14 neighbours; explores`."""
+    """Evidence of a candidate, and its order reason: `14 neighbours; explores`."""
     origin = "default" if one.config == default else one.origin
     return f"{origin}; {one.order_reason}" if one.order_reason else origin
 
 
-def _reason(made: Recommendation, at: int) -> str:
-    one = made.candidates[at]
-    if reason := _why_behind(made, at):
+def _reason(answer: Recommendation, at: int) -> str:
+    one = answer.candidates[at]
+    if reason := _why_behind(answer, at):
         return reason
-    after = range(at + 1, len(made.candidates))
-    better = [i for i in after if _gains_more(made.candidates[i], one)]
-    if all(_why_behind(made, i) for i in better):
+    after = range(at + 1, len(answer.candidates))
+    better = [i for i in after if _gains_more(answer.candidates[i], one)]
+    if all(_why_behind(answer, i) for i in better):
         return ""
     if _is_measured(one):
         return "measured"
-    if made.link == "tuner":
+    if answer.link == "tuner":
         return "tuner"
     if at == 0:
-        return "default kept" if one.config == made.default else "ran elsewhere"
+        return "default kept" if one.config == answer.default else "ran elsewhere"
     return "explores"
 
 
-def _why_behind(made: Recommendation, at: int) -> str:
-    """Why a candidate ranks behind one with a lower expected gain, where that is its own doing."""
-    one = made.candidates[at]
-    before = [c for c in made.candidates[:at] if _gains_more(one, c)]
+def _why_behind(answer: Recommendation, at: int) -> str:
+    """The candidate's own reason to rank behind one with a lower expected gain; else empty."""
+    one = answer.candidates[at]
+    before = [c for c in answer.candidates[:at] if _gains_more(one, c)]
     if not before:
         return ""
     if one.order_reason in (NOT_REMEASURED, SLOWER_IN_A_ROW):
@@ -108,17 +108,17 @@ def _gains_more(one: Candidate, other: Candidate) -> bool:
 def settled(
     runs: Sequence[Run], default: Config, normal: Callable[[], State]
 ) -> tuple[dict[Config, TimingSummary], dict[Config, str]]:
-    """Timings of the runs of one workload (`summarise_runs`), without the search's own where a
-    configuration was measured again, and why configurations rank behind the others: timed in the
-    search alone, or not faster than the default with the kernels called back to back. None do
-    where nothing was measured again."""
-    kept = without_search(runs)
-    timings = summarise_runs(kept, normal)
-    if not any(_of(run, *REMEASURED) for run in kept):
+    """Timings of the runs of one workload (`summarise_runs`), without those of a search where a
+    configuration was measured again, and the configurations that rank behind the others with the
+    reason: timed in the search alone, or not faster than the default with the kernels called back
+    to back. None do where nothing was measured again."""
+    final = without_search(runs)
+    timings = summarise_runs(final, normal)
+    if not any(_of(run, *REMEASURED) for run in final):
         return timings, {}
-    searched = timings.keys() - {run.config for run in kept if not _of_search(run)}
+    searched = timings.keys() - {run.config for run in final if not _of_search(run)}
     behind = dict.fromkeys(searched, NOT_REMEASURED)
-    in_a_row = _in_a_row(kept)
+    in_a_row = _in_a_row(final)
     base = in_a_row.get(default, math.inf)
     behind |= {c: SLOWER_IN_A_ROW for c, seconds in in_a_row.items() if seconds >= base}
     behind.pop(default, None)

@@ -1,4 +1,4 @@
-"""The cost model's part of a query: what it predicts, and how good that has proved to be."""
+"""The cost model's part of a query: its predictions and its held-out quality."""
 
 from __future__ import annotations
 
@@ -32,38 +32,36 @@ if TYPE_CHECKING:
     from embeddb.store import Store
 
 
-#: A space of at most so many configurations is predicted whole; of a larger one what was measured
-#: on the platform, the default, and other platforms' winners mapped into it.
+#: Largest space that is predicted whole; of a larger one the configurations measured on the
+#: platform, the default, and other platforms' winners mapped into it.
 MOST_PREDICTED = 4096
-#: Configurations that are retrieved by the inner product, for the cost model to rank again.
+#: Configurations retrieved by inner product, which the cost model ranks.
 _MOST_RETRIEVED = 512
-#: Other platforms' winners that join the candidates of such a space: each costs a search there.
+#: Other platforms' winners among the candidates of such a space: each takes a search.
 _MOST_FOREIGN = 8
-
-
 #: Standard errors by which a model that a query learned must be better than neighbours, as for
-#: costly featurizers: an answer by neighbours is the one that can be followed by hand.
+#: costly featurizers: an answer by neighbours is easier to verify.
 _ERRORS = 2.0
 
 
 class Scorer(Protocol):
-    """What ranks: a cost model, or what takes its place in an evaluation."""
+    """A cost model, or its substitute in an evaluation."""
 
     def score(
-        self, asked: Problem, configs: Sequence[Config]
+        self, problem: Problem, configs: Sequence[Config]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """float64[c] log gain over the mean configuration (higher is faster) and float64[c] its
-        standard deviation (nan: unknown)."""
+        """Log gain float64[c] over the mean configuration (higher is faster) and its standard
+        deviation float64[c] (nan: unknown)."""
 
 
 def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) -> Query:
-    """The query with the predictions of the cost model for its op and platform, or a note why
-    there are none."""
+    """The query with predictions of the cost model for its op and platform, or a note why there are
+    none."""
     model, note = lookup.usable_model(query.platform, query.op)
     if model is None or (model.machines and not judged(model.card, query.op, near=True)):
         model = _learned(query, lookup) or model
     if model is None:
-        return replace(query, prediction=replace(query.prediction, note=note)) if note else query
+        return query.with_prediction(note=note) if note else query
     query = _with_facts(query, model)
     name = str(model.card["featurizer"]["name"])
     try:
@@ -72,22 +70,17 @@ def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) ->
             vector = query.vote.vector if same else lookup.vector(pattern, name)
             lengths = lookup.lengths(pattern) if model.reads_lengths else None
             retrieve = partial(_retrieved, lookup, query, pattern)
-            found = with_prediction(
+            scored = predict_by(
                 query, model, vector, store=lookup.store, lengths=lengths, retrieve=retrieve
             )
-            return _with_imputed(with_judgement(found, model), model)
+            return _with_imputed(with_judgement(scored, model), model)
     except EmbeddbError as e:
-        return replace(
-            query,
-            prediction=replace(
-                query.prediction, note=f"cost model {model.version} is not used: {e}"
-            ),
-        )
+        return query.with_prediction(note=f"cost model {model.version} is not used: {e}")
 
 
 def _learned(query: Query, lookup: Lookup) -> CostModel | None:
-    """The model of the instance's own runs, if it is better than the neighbours' vote with groups
-    held out, by two standard errors."""
+    """The model of the instance's own runs, if its held-out answers are better than the neighbours'
+    vote by two standard errors."""
     voted = query.vote.quality.of_optimum
     if not query.op.workload.learned or not math.isfinite(voted):
         return None
@@ -95,18 +88,18 @@ def _learned(query: Query, lookup: Lookup) -> CostModel | None:
     assert partition is not None
     from embeddb.learning.few_samples import learned_model
 
-    # At a width that was never measured, that of the runs which answer.
-    op = partition.op
+    op = partition.op  # of the runs that answer, which may be of another width
     model = learned_model(lookup, partition, query.platform, op)
     if model is None:
         return None
-    share, error = _share(judged(model.card, op).get("rank", {}))
+    figures = judged(model.card, op).get("rank", {})
+    share, error = figures.get("of_optimum@1", 0.0), figures.get("error@1", math.inf)
     return model if share - _ERRORS * error > voted else None
 
 
 def _with_facts(query: Query, model: CostModel) -> Query:
-    """The query with the facts that a model of every machine reads measured, if its platform is
-    this machine and they were not: a second or two, once on a machine."""
+    """The query with measured facts of this machine, if the model reads facts that are missing and
+    the platform is this machine. Takes a second or two, once on a machine."""
     if not model.imputed(query.platform):
         return query
     with suppress(EmbeddbError), ExitStack() as stack:
@@ -126,17 +119,12 @@ def _with_imputed(query: Query, model: CostModel) -> Query:
         f"the cost model reads {', '.join(imputed)}, which are unknown for "
         f"{query.platform.id}: the means of other machines stand in"
     )
-    return replace(query, prediction=replace(query.prediction, note=note))
-
-
-def _share(figures: Mapping[str, float]) -> tuple[float, float]:
-    """The share of the optimum at 1 and its standard error; 0 where nothing was judged."""
-    return figures.get("of_optimum@1", 0.0), figures.get("error@1", math.inf)
+    return query.with_prediction(note=note)
 
 
 def _retrieved(lookup: Lookup, query: Query, pattern: Workload | WorkloadInfo) -> list[Config]:
-    """Legal configurations whose vectors have the highest inner product with the pattern's, best
-    first; none where no towers were trained for the op on the platform."""
+    """Legal configurations with the highest inner product of vectors with the pattern's, best
+    first; none without towers for the op on the platform."""
     with suppress(EmbeddbError):
         tower = lookup.models.tower(query.platform, query.op)
         if tower is not None:
@@ -144,7 +132,7 @@ def _retrieved(lookup: Lookup, query: Query, pattern: Workload | WorkloadInfo) -
     return []
 
 
-def with_prediction(
+def predict_by(
     query: Query,
     scorer: Scorer,
     vector: NDArray[np.float32],
@@ -153,36 +141,29 @@ def with_prediction(
     lengths: RowLengths | None = None,
     retrieve: Callable[[], Sequence[Config]] = tuple,
 ) -> Query:
-    """The query with what a scorer predicts from raw features float32[d] and row lengths; a spread
-    may be nan. Where the space is too large to be predicted whole, a store adds other platforms'
-    winners, and `retrieve` the configurations whose vectors are nearest to the workload's.
+    """The query with a scorer's predictions from raw features float32[d] and row lengths; a spread
+    may be nan. In a space too large to be predicted whole, a store adds other platforms' winners,
+    and `retrieve` the configurations whose vectors are nearest to the workload's.
 
-    Raises: EmbeddbError as the scorer does; ModelError if what it gives is not `sensible`.
+    Raises: EmbeddbError as the scorer does; ModelError if the predictions are not `sensible`.
     """
     problem = Problem(vector, query.platform, query.op, query.pattern.sizes, lengths)
     configs = _candidates(query, store, retrieve)
     if not configs:
         return query
 
-    def predict(asked: Sequence[Config]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        scores = scorer.score(problem, (query.default, *asked))
-        return _over_default(query, asked, *tempered(*scores))
+    def predict(others: Sequence[Config]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        scores = scorer.score(problem, (query.default, *others))
+        return _over_default(query, others, *tempered(*scores))
 
-    few_calls = not math.isinf(query.calls)
-    asked = (query.default, *configs) if few_calls else configs
-    gain, spread = sensible(*scorer.score(problem, asked))
-    if few_calls:
-        gain, spread = _over_default(query, configs, gain, spread)
-    return replace(
-        query,
-        prediction=replace(
-            query.prediction,
-            configs=configs,
-            gain=gain,
-            spread=spread,
-            guard=getattr(scorer, "guard", 0.0),
-            predict=predict,
-        ),
+    if math.isinf(query.calls):
+        gain, spread = sensible(*scorer.score(problem, configs))
+    else:
+        scores = sensible(*scorer.score(problem, (query.default, *configs)))
+        gain, spread = _over_default(query, configs, *scores)
+    guard = getattr(scorer, "guard", 0.0)
+    return query.with_prediction(
+        configs=configs, gain=gain, spread=spread, guard=guard, predict=predict
     )
 
 
@@ -192,9 +173,9 @@ def _over_default(
     gain: NDArray[np.float64],
     spread: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Gains float64[c] and spreads float64[c] over the default, the preparation shared out, of
-    predictions float64[1+c] for the default and the configurations. A model centres what it is
-    asked for: only differences within one call mean anything."""
+    """Gains float64[c] and spreads float64[c] over the default, the preparation shared out, from
+    predictions float64[1+c] for the default and the configurations. A model centres the scores of a
+    call: only differences within one call are meaningful."""
     return shared_out(query, configs, gain[1:] - gain[0], spread[1:])
 
 
@@ -205,12 +186,12 @@ def _candidates(
     space = query.space
     size = space.size()
     if size is not None and size <= MOST_PREDICTED:
-        # New values of an open choice are not enumerated: they are known by having run.
-        known = (*space.enumerate(), *query.vote.configs)
+        # New values of an open choice are not enumerated; some have run.
+        candidates = (*space.enumerate(), *query.vote.configs)
     else:
-        known = (*query.vote.configs, *retrieve(), *foreign_winners(store, query))
+        candidates = (*query.vote.configs, *retrieve(), *foreign_winners(store, query))
     first = (query.default,) if space.reason(query.default) is None else ()
-    return tuple(dict.fromkeys([*first, *known]))
+    return tuple(dict.fromkeys([*first, *candidates]))
 
 
 def shared_out(
@@ -219,23 +200,23 @@ def shared_out(
     gain: NDArray[np.float64],
     spread: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Log gains float64[c] over the default and their standard deviations with the preparation
-    shared out over the query's calls; as they are where that is not known."""
+    """Log gains float64[c] over the default and their standard deviations, with the preparation
+    shared out over the query's calls; unchanged where it is unknown."""
     if query.vote.preparation is None or math.isinf(query.calls):
         return gain, spread
     base, *ratio = query.vote.preparation.of((query.default, *configs)) / query.calls
     running = np.exp(-gain)
     cost = running + np.array(ratio)
-    # Errors of the two parts are independent, each counts by its part in the cost.
+    # Errors of the two parts are independent, and weighted by their share of the cost.
     part = running / cost
     both = np.hypot(part * spread, (1.0 - part) * query.vote.preparation.spread)
     return np.log1p(base) - np.log(cost), both
 
 
 def foreign_winners(store: Store | None, query: Query) -> list[Config]:
-    """What was fastest on other platforms, on this pattern and then on its neighbours, as the
-    nearest legal configurations here; at most 8, none where the platforms share no loop nest or
-    there is no store."""
+    """The fastest configurations of other platforms, on this pattern and then on its neighbours,
+    as the nearest legal configurations here; at most 8, none where the platforms share no loop nest
+    or there is no store."""
     from embeddb.cost_model.encoders.nearest import nearest_legal
 
     info = query.pattern
@@ -261,11 +242,11 @@ def foreign_winners(store: Store | None, query: Query) -> list[Config]:
 
 
 def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = "") -> Query:
-    """The query with which model predicted, and how good its answers were: at the width that the
-    neighbours ran, or where there are none at the nearest one that was judged. `reads` is what it
-    predicted from, else the featurizer of its card."""
+    """The query with the version of the model and its held-out quality, at the width of the
+    neighbours' runs, or without neighbours at the nearest judged width. `reads` names its input,
+    else it is the featurizer of its card."""
     op = query.vote.origin.op or query.op
-    # A model of a time when machines were not told apart is believed where there is only one.
+    # A model whose card names no machine is used where there is only one.
     here = bool(model.instance) or not query.vote.origin.elsewhere
     every = bool(model.card.get("machines"))
     near = every or query.vote.origin.op is None
@@ -279,29 +260,25 @@ def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = 
     note = f"cost model {model.version} was never judged at {op} with groups held out"
     if not here:
         note = f"cost model {model.version} was judged on another machine"
-    return replace(
-        query,
-        prediction=replace(
-            query.prediction,
-            version=model.version,
-            featurizer=reads or str(model.card["featurizer"]["name"]),
-            judged=at_1,
-            judged_5=at_5,
-            weight=float(joint.get("weight", 0.5)),
-            joins=joins,
-            joint_guard=float(joint["guard"]) if "guard" in joint else None,
-            joint_width=float(joint.get("width", 1.0)),
-            note="" if at_1 else f"{note}: it does not rank",
-            unrun_first=bool(_unrun_first(model.card, op)),
-            plain=model.plain,
-        ),
+    return query.with_prediction(
+        version=model.version,
+        featurizer=reads or str(model.card["featurizer"]["name"]),
+        judged=at_1,
+        judged_5=at_5,
+        weight=float(joint.get("weight", 0.5)),
+        joins=joins,
+        joint_guard=float(joint["guard"]) if "guard" in joint else None,
+        joint_width=float(joint.get("width", 1.0)),
+        note="" if at_1 else f"{note}: it does not rank",
+        unrun_first=_unrun_first(model.card, op),
+        plain=model.plain,
     )
 
 
 def _joined_share(query: Query, machines: Collection[str], at_1: Mapping[str, float]) -> float:
-    """The share of the optimum believed of answers by vote and model together, which were judged on
-    machines left out only: on one of the model's `machines` the vote's own share there, on another
-    the smaller of the two."""
+    """Expected share of the optimum of answers by vote and model, which were judged on left-out
+    machines only: on one of the model's `machines` the vote's own share, on another the smaller of
+    the two."""
     voted = query.vote.quality.of_optimum
     card = at_1.get("transfer+rank", at_1["rank"])
     if query.vote.quality.judged_by != "here" or not math.isfinite(voted):
@@ -310,7 +287,7 @@ def _joined_share(query: Query, machines: Collection[str], at_1: Mapping[str, fl
 
 
 def _unrun_first(card: Mapping[str, Any], op: Op) -> bool:
-    """Return True if hidden configurations have shown that one which ran nowhere may go first."""
+    """True if judgements with hidden configurations allow an answer that never ran."""
     hidden = card.get("hidden")
     figures = hidden.get(str(op)) if isinstance(hidden, dict) else None
     return isinstance(figures, dict) and figures.get("unrun_first") is True
@@ -319,19 +296,19 @@ def _unrun_first(card: Mapping[str, Any], op: Op) -> bool:
 def judged(
     card: Mapping[str, Any], op: Op, *, near: bool = False
 ) -> Mapping[str, Mapping[str, float]]:
-    """Figures by method of answers with groups held out, as a model's card has them for an op, or
-    with `near` for the nearest judged width; empty if there are none or they make no sense."""
-    held = card.get("held_out")
-    by_op = dict(_figures(held)) if isinstance(held, dict) else {}
+    """Held-out figures by method in a model's card for an op, or with `near` for the nearest judged
+    width; empty if there are none or they are malformed."""
+    card_figures = card.get("held_out")
+    by_op = dict(_figures(card_figures)) if isinstance(card_figures, dict) else {}
     if op in by_op or not near:
         return by_op.get(op, {})
     widths = nearest_widths(by_op, op)
     return by_op[widths[0]] if widths else {}
 
 
-def _figures(held: Mapping[str, Any]) -> Iterator[tuple[Op, Mapping[str, Mapping[str, float]]]]:
-    """The parts of a card's judgement that can be read: nobody but its maker has checked it."""
-    for name, methods in held.items():
+def _figures(by_op: Mapping[str, Any]) -> Iterator[tuple[Op, Mapping[str, Mapping[str, float]]]]:
+    """The readable parts of a card's figures, which may come from another party."""
+    for name, methods in by_op.items():
         with suppress(UsageError):
             op = Op.parse(name)
             if isinstance(methods, dict) and methods and all(map(_sensible, methods.values())):
@@ -341,34 +318,35 @@ def _figures(held: Mapping[str, Any]) -> Iterator[tuple[Op, Mapping[str, Mapping
 def _sensible(figures: Any) -> bool:
     if not isinstance(figures, dict) or "of_optimum@1" not in figures:
         return False
-    known = {name: figures[name] for name in ("of_optimum@5", "weight") if name in figures}
-    shares = [figures["of_optimum@1"], *known.values()]
+    optional = [figures[name] for name in ("of_optimum@5", "weight") if name in figures]
+    shares = [figures["of_optimum@1"], *optional]
     others = [figures.get(name, 0.0) for name in ("guard", "width")]
     numeric = all(type(v) in (int, float) for v in (*shares, *others))
     return numeric and all(0 <= v <= 1 for v in shares) and all(0 <= v <= MOST_LOG for v in others)
 
 
-#: Log gains and spreads beyond this are no predictions; e to a few times it is still a number.
+#: Largest accepted log gain and spread; exp of a few times it does not overflow.
 MOST_LOG = 100.0
 
 
 def sensible(
     gain: NDArray[np.float64], spread: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Log gains and spreads that can be told as gains; a spread may be nan.
+    """Return log gains and spreads that are in range; a spread may be nan.
 
     Raises: ModelError for others.
     """
     if not (np.abs(gain) <= MOST_LOG).all() or (np.abs(spread) > MOST_LOG).any():
-        said = "it predicts numbers that are not finite or too large"
-        raise ModelError(said, hint="train it again")
+        raise ModelError(
+            "it predicts numbers that are not finite or too large", hint="train it again"
+        )
     return gain, spread
 
 
 def tempered(
     gain: NDArray[np.float64], spread: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """What a model whose first predictions were `sensible` says later, within the same bounds: a
-    number that is none is no gain."""
+    """Later predictions of a model whose first ones were `sensible`, clipped to the same range; nan
+    becomes the smallest gain."""
     bounded = np.clip(np.where(np.isnan(gain), -MOST_LOG, gain), -MOST_LOG, MOST_LOG)
     return bounded, np.minimum(spread, MOST_LOG)

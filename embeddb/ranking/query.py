@@ -1,11 +1,11 @@
-"""`Query`: a request for configurations and the evidence on it, as a tuner sees them."""
+"""`Query`: a request for configurations and the evidence on it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,8 @@ from embeddb.nests.matching.transfer import StepOutcome
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 
-#: The fallback chain, strongest evidence first; an answer names the link that gave it. The last is
-#: none of the chain: a tuner that the user named.
+#: The fallback chain, strongest evidence first; an answer names its link. The last is not in the
+#: chain: a tuner that the user selected.
 LINKS = ("measured", "other-width", "neighbours", "model", "static-best", "default", "tuner")
 
 #: Configurations to predicted log gains float64[c] over the platform's default, higher is faster,
@@ -33,8 +33,8 @@ class Neighbour(NamedTuple):
     """A measured pattern near the query.
 
     `percentile` is the share of leave-one-out nearest-neighbour distances in this partition that
-    are smaller: 0.5 is a typical neighbour, 1.0 says that nothing measured was ever this far.
-    `platform` and `op` are those whose runs count most there.
+    are smaller: 0.5 is a typical neighbour, 1.0 is farther than any measured one. `platform` and
+    `op` are those whose runs count most there.
     """
 
     pattern_id: str
@@ -49,12 +49,12 @@ class Neighbour(NamedTuple):
 class VoteQuality(NamedTuple):
     """Cross-validated quality of answers from the evidence, whole groups held out.
 
-    `of_optimum` is the share of the optimum that they reach (nan: too few groups to tell, or
-    winners only), `groups` the number of groups, `short` the upper 90 % bound of the part of them
-    that fall short of 0.9, `judged_by` whose runs they were judged by: `here` (this very instance),
-    `machines` (left out whole) or `elsewhere`. The error of the predicted gain (log) of the first
-    choice is `bias` on average, `low` and `high` at the 10th and 90th percentile (nan: too few were
-    judged). What is predicted to gain no more than `guard` over the default is ranked behind it.
+    `of_optimum` is the share of the optimum that they reach (nan: too few groups, or winners only),
+    `groups` the number of groups, `short` the upper 90 % bound of the share of groups below 0.9,
+    `judged_by` the source of the runs: `here` (this very instance), `machines` (left out whole) or
+    `elsewhere`. The error of the predicted gain (log) of the first choice is `bias` on average,
+    `low` and `high` at the 10th and 90th percentile (nan: too few were judged). Configurations with
+    a predicted gain of at most `guard` over the default rank behind it.
     """
 
     of_optimum: float = math.nan
@@ -74,10 +74,10 @@ class VoteQuality(NamedTuple):
 
 
 class VoteOrigin(NamedTuple):
-    """Whose runs vote: `op` is the operation that most of the vote ran, another width where the
-    queried one was hardly measured (None: nothing votes), `machines` the share of the vote by
-    platform instance, `here` the number of workloads measured on the queried instance, `elsewhere`
-    whether other instances have runs."""
+    """Origin of the votes: `op` is the operation of most of the vote, of another width where the
+    queried one was hardly measured (None: no votes), `machines` the share of the vote by platform
+    instance, `here` the number of workloads measured on the queried instance; `elsewhere`: other
+    instances have runs."""
 
     op: Op | None = None
     machines: Mapping[str, float] = {}
@@ -86,8 +86,8 @@ class VoteOrigin(NamedTuple):
 
 
 class Transferred(NamedTuple):
-    """What a neighbour's schedule became on the asked nest: `config` here, `source` there, where it
-    gained `gain` (log), and the steps of its recipe."""
+    """A neighbour's schedule or tile, transferred to the queried workload: `config` here, `source`
+    there, where it gained `gain` (log), and the steps of its recipe."""
 
     config: Config
     pattern_id: str
@@ -98,8 +98,8 @@ class Transferred(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnTimings:
-    """What was measured on the very pattern: at the asked width, and at another (`other_op`).
-    `behind` are configurations that rank behind the others whatever they took, with the reason
+    """Timings of the very pattern, at the queried width and at another (`other_op`). `behind` are
+    configurations that rank behind the others regardless of their times, with the reason
     (`embeddb.ranking.order_reason`)."""
 
     timings: dict[Config, TimingSummary] = field(default_factory=dict)
@@ -110,28 +110,27 @@ class OwnTimings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vote:
-    """What measured patterns say of c configurations, all of them legal here; what was measured
-    elsewhere but is not legal here is in `rejected` with the reason.
+    """Votes of measured patterns on c configurations that are legal here; those that are not are in
+    `rejected` with the reason.
 
     Shapes, for k neighbours: `gains` float64[k,c] of log(t_default/t) on each neighbour (nan: not
     run there), `levels` float64[k] each neighbour's mean gain, `weights` float64[k] of their votes;
     over the whole platform `prior` float64[c] (centred) and `mean` float64[c] gain, `shrink` the
     number of neighbours the prior counts as, `cover` int64[<=c] positions of a fixed set that
-    serves most patterns, best first. `vector` float32[d] holds the raw features by `featurizer`
-    that the neighbours were found by.
+    serves most patterns, best first. `vector` float32[d] are the raw features by `featurizer` for
+    the neighbour search.
 
     `well_tried` are those that may be first, by `embeddb.index.view.well_tried` (None: any).
 
-    `trust` float64[k,c] is what each gain counts as a vote beside a run of this very instance,
-    `failing` float64[k,c] what part of the runs behind it failed, `failures` how often each failed
-    on all measured patterns, `machine_effects` float64[s,c] by how much more a configuration gains
-    on each other instance than on all together; `origin` says whose runs these are and `quality`
-    how good answers from them are.
+    `trust` float64[k,c] is the weight of each gain relative to a run of this very instance,
+    `failing` float64[k,c] the share of its runs that failed, `failures` the counts on all measured
+    patterns, `machine_effects` float64[s,c] the additional gain of a configuration on each other
+    instance relative to all; `origin` describes the runs and `quality` the answers from them.
 
     `knows_default` is false where no pattern's default was ever run: gains are then relative to
-    whatever ran, good for ranking only. `preparation` is the expected cost of bringing the matrix
-    into a configuration's form (None: unknown). `transfers` are the configurations that are
-    schedules of neighbours, carried over.
+    other runs, and useful for ranking only. `preparation` is the expected cost of bringing the
+    matrix into a configuration's form (None: unknown). `transfers` are the configurations
+    transferred from neighbours.
     """
 
     configs: tuple[Config, ...] = ()
@@ -161,20 +160,19 @@ class Vote:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
-    """What a cost model says of p configurations (how many is stated at
-    `embeddb.ranking.prediction.MOST_PREDICTED`): `gain` float64[p] log gains (centred; higher is
-    faster), `spread` float64[p] their standard deviations, `guard` the log gain that must be
-    promised over the default to be preferred to it (`joint_guard` by what votes and model say
-    together; None: the part of `guard` with which the model counts), `joint_width` the factor on
-    the intervals of answers by both, and `predict` for any other configurations.
+    """Predictions of a cost model for p configurations (`embeddb.ranking.prediction.MOST_PREDICTED`
+    limits them): `gain` float64[p] log gains (centred; higher is faster), `spread` float64[p] their
+    standard deviations, `guard` the predicted log gain over the default above which another
+    configuration replaces it (`joint_guard` for vote and model together; None: `guard` times
+    `weight`), `joint_width` the factor on the intervals of answers by both, and `predict` for any
+    other configurations.
 
-    `version` is the model's (empty: none) and `featurizer` what it read. `judged` says what share
-    of the optimum answers reached by method (`transfer`, `rank`, `transfer+rank`) when groups were
-    held out; empty: never judged; `judged_5` the same of the best of the first five. `weight` is
-    how far the model counts against the vote in the last, 0 to 1. `unrun_first`: hidden
-    configurations have shown that one which ran nowhere may be the first. `joins`: the model is of
-    every machine and ranks with the vote. `plain`: the first few are those best predicted, not a
-    set. `note` says why a model that is there does not rank.
+    `version` is the model's (empty: none) and `featurizer` its input. `judged` is the held-out
+    share of the optimum by method (`transfer`, `rank`, `transfer+rank`; empty: never judged),
+    `judged_5` that of the best of the first five. `weight` is that of the model relative to the
+    vote, 0 to 1. `unrun_first`: judgements with hidden configurations allow an answer that never
+    ran. `joins`: the model is of every machine and ranks with the vote. `plain`: the first few are
+    the best predictions, not a set. `note` is the reason why an existing model does not rank.
     """
 
     configs: tuple[Config, ...] = ()
@@ -197,12 +195,12 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Query:
-    """A request for configurations and all evidence on it; built from a database, never changed.
+    """A request for configurations and all evidence on it; immutable.
 
     The request: a workload (`pattern`), a platform and an operation there; `space` holds the legal
-    configurations, `default` is the platform's own, and `calls` is how often the result is used,
-    over which preparing the matrix is shared out. The evidence, empty where there is none: `own`
-    (measured on the very workload), `vote` (measured on others) and `prediction` (of a model).
+    configurations, `default` is the platform's own, and the preparation of the matrix is shared out
+    over `calls`. The evidence, empty where there is none: `own` (measured on the very workload),
+    `vote` (measured on others) and `prediction` (of a model).
     """
 
     pattern: WorkloadInfo
@@ -217,10 +215,14 @@ class Query:
 
     @property
     def configs(self) -> tuple[Config, ...]:
-        """Those that measured patterns ran, as tuners read them: `vote.configs`."""
+        """Configurations of the vote; for tuners."""
         return self.vote.configs
 
     @property
     def gains(self) -> NDArray[np.float64]:
-        """float64[k,c], as tuners read them: `vote.gains`."""
+        """Gains float64[k,c] of the vote; for tuners."""
         return self.vote.gains
+
+    def with_prediction(self, **fields: Any) -> Query:
+        """Return the query with these fields of its prediction replaced."""
+        return replace(self, prediction=replace(self.prediction, **fields))

@@ -12,14 +12,14 @@ from embeddb.core.config import Config, Op
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.repr_html import html_of
 from embeddb.core.wording import one_of
-from embeddb.ranking.kernels.view import KernelView
+from embeddb.ranking.kernel_view import KernelView
 
-#: How the warning begins that the default has no time on what is asked about, and why.
+#: Beginning of the warning that the default has no time on the queried workload.
 DEFAULT_FAILS = "the default does not run on this pattern"
-#: With this chance of failing a configuration is ranked behind all others.
+#: Failure chance from which a configuration is ranked behind all others.
 LIKELY = 0.5
 
-#: What the names of features say that an answer may have found its neighbours by.
+#: Descriptions of featurizers.
 _FEATURES = {
     "given": "given (moments of row and column lengths)",
     "rows": "rows (sizes and row lengths)",
@@ -36,7 +36,7 @@ class GainTerm(msgspec.Struct, frozen=True, kw_only=True):
     `term` names it: `neighbour` (the vote of `pattern_id`, with its `weight`, a share of the vote,
     and the gain `voted`: measured there and corrected for the queried machine; None: it did not run
     there), `platform average`, `few neighbours ran it`, `mean held-out error`, `cost model`, `rest`
-    (of what no neighbour ran).
+    (of configurations that no neighbour ran).
     """
 
     term: str
@@ -48,14 +48,14 @@ class GainTerm(msgspec.Struct, frozen=True, kw_only=True):
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """One proposal. `score` sorts (lower is better); `expected_gain` is a factor over the
-    default (1.3: thirty percent faster) with an interval, None where nothing is known.
+    default (1.3: thirty percent faster) with an interval, None where unknown.
 
-    `origin` says what it rests on; `voters` counts the neighbours that ran it. `seconds` and
-    `status` are set once it was measured here. `break_even_calls` is the number of calls from which
-    preparing it has paid off beside the default (0: there is nothing to prepare; None: it is not
-    faster, or that is not known). `failure` is the chance that it fails on what is asked about
-    (None: nothing ever failed, or it was measured here); it failed on `failed_on` of `tried_on`
-    measured patterns. `order_reason` says why it is ranked out of the order of the expected gains
+    `origin` names its evidence; `voters` counts the neighbours that ran it. `seconds` and `status`
+    are set once it was measured here. `break_even_calls` is the number of calls that amortise its
+    preparation relative to the default (0: nothing to prepare; None: not faster, or unknown).
+    `failure` is the chance that it fails on the queried workload (None: nothing ever failed, or it
+    was measured here); it failed on `failed_on` of `tried_on` measured patterns. `order_reason` is
+    the reason why it is ranked out of the order of the expected gains
     (`embeddb.ranking.order_reason.REASONS`; empty: it is not). `terms` of the first candidate add
     up to the logarithm of its `expected_gain`.
     """
@@ -78,7 +78,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecommendedNeighbour(msgspec.Struct, frozen=True):
-    """A neighbour as the stored answer keeps it."""
+    """A neighbour in a stored answer."""
 
     pattern_id: str
     platform: str
@@ -90,18 +90,18 @@ class RecommendedNeighbour(msgspec.Struct, frozen=True):
 
 
 class TransferredStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of a neighbour's recipe, in its own words and in those of the asked nest (`made`:
-    empty where it was left out; `reason` says why that was, or why it is another). `matched` names
-    what was matched with what, and their distance."""
+    """A step of a neighbour's recipe: `text` there and `target_text` on the queried nest (empty: it
+    was left out, or changed, with the `reason`). `matched` has pairs of matched nodes and their
+    distance."""
 
     text: str
-    made: str
+    target_text: str = msgspec.field(name="made")
     reason: str
     matched: list[tuple[str, str, float]]
 
 
 class TransferredSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule that a neighbour's became: `config` here, `source` on the neighbour, where it was
+    """A neighbour's transferred schedule: `config` here, `source` on the neighbour, where it was
     `gain` times as fast as the default."""
 
     config: dict[str, Any]
@@ -113,9 +113,9 @@ class TransferredSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountersUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a nest that was counted on the platform asked about: by what (`perf`, `model`; empty where
-    they cannot be read), whether its neighbours were found by vectors with counters, and if not
-    why."""
+    """Use of the counters of a nest on the queried platform: their `source` (`perf`, `model`; empty
+    if they cannot be read), and whether the vectors of the neighbour search were `used` with
+    counters, else the `reason`."""
 
     source: str
     used: bool
@@ -123,7 +123,7 @@ class CountersUse(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """In a sentence without its full stop."""
+        """A sentence without its full stop."""
         by = {"perf": " by the processor", "model": " in modelled caches"}.get(self.source, "")
         if self.used:
             return f"used: neighbours are near by the code and by what was counted{by}"
@@ -131,12 +131,12 @@ class CountersUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimplerAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """First choice of a simpler method: `default`, `static-best`, `nearest` (the fastest that the
-    one nearest neighbour ran), `transfer` (the vote alone), `rank` (the cost model alone).
+    """First choice of a simpler method: `default`, `static-best`, `nearest` (the fastest of the one
+    nearest neighbour), `transfer` (the vote alone), `rank` (the cost model alone).
 
-    `expected_gain` is a factor over the default, by the same evidence the answer is judged by;
-    `same` says that it is the answer itself. `gain_there` is what `nearest` measured on that
-    neighbour, a factor over its own default (None: its default did not run; all other methods).
+    `expected_gain` is a factor over the default by the evidence of the answer; `same`: it is the
+    answer. `gain_there` is the measured gain of `nearest` on that neighbour, a factor over its own
+    default (None: its default did not run; all other methods).
     """
 
     method: str
@@ -147,10 +147,10 @@ class SimplerAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NextRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration worth measuring on this pattern. `worth` is what is gained on average
-    (geometric) by measuring it and then taking the faster of it and the answer (0.02: 2 %);
-    `chance` (0..1) is how often it is the faster, and `faster_by` by how much it then is (0.08:
-    8 %). All three are of one distribution: log(1 + worth) = chance * log(1 + faster_by)."""
+    """A configuration worth measuring on this pattern. `worth` is the mean (geometric) gain from
+    measuring it and then taking the faster of it and the answer (0.02: 2 %); `chance` (0..1) is the
+    probability that it is faster, and `faster_by` by how much it then is (0.08: 8 %). All three are
+    of one distribution: log(1 + worth) = chance * log(1 + faster_by)."""
 
     config: dict[str, Any]
     worth: float
@@ -170,10 +170,10 @@ class ParameterEffect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counterfactual(msgspec.Struct, frozen=True, kw_only=True):
-    """The smallest tried change of one feature, all others kept, that changes the answer.
+    """The smallest tried change of one feature, all others fixed, that changes the answer.
 
-    `start` and `end` are raw values of the feature, `deviations` the way between them in standard
-    deviations of the partition, `winner` what would then be answered.
+    `start` and `end` are raw values of the feature, `deviations` their difference in standard
+    deviations of the partition, `winner` the answer at `end`.
     """
 
     feature: str
@@ -184,8 +184,8 @@ class Counterfactual(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Occluded(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a tensor kernel that was left out: an operation by its `place` (`what` is its
-    opcode), or with -1 a statistic by its name."""
+    """A left-out part of a tensor kernel: an operation by its `place` (`what` is its opcode), or
+    with -1 a statistic by its name; `moved` is the change (`Diagnostics.occluded_by`)."""
 
     what: str
     moved: float
@@ -193,15 +193,15 @@ class Occluded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnostics(msgspec.Struct, frozen=True, kw_only=True):
-    """`simpler` and `next` come with every answer; `answer_gain` is what the answer itself gains by
-    the evidence that those are judged by (None: not known). `effects`, `moves` and `attention` only
-    where they were asked for (`deep`), for they cost hundreds of queries: `attention` holds, row by
-    row, how far (standard deviations of the partition) the pattern moves in the space that
-    neighbours are found in when the non-zeros of one cell of an `attention_side` x `attention_side`
-    grid are left out. Of a tensor kernel `occluded` holds what leaving a part out changes, the most
-    first, by what `occluded_by` names: `model`, the log gain that the best tile promises over the
-    default when the operation is hidden; `operations`, how far the kernel then moves in the space
-    that neighbours are found in; `sizes`, how far it moves with a statistic as it is on average.
+    """`simpler` and `next` are in every answer; `answer_gain` is the gain of the answer by the same
+    evidence (None: unknown). `effects`, `moves` and `attention` are computed on request (`deep`),
+    by hundreds of queries. `attention` is, row by row, the distance (standard deviations of the
+    partition) that the pattern's vector moves when the non-zeros of one cell of an
+    `attention_side` x `attention_side` grid are left out. For a tensor kernel, `occluded` are the
+    effects of leaving a part out, the largest first, measured as `occluded_by` names: `model`, the
+    predicted log gain of the best tile over the default when the operation is hidden; `operations`,
+    the distance that the kernel's vector then moves; `sizes`, that distance with a statistic at its
+    mean.
     """
 
     answer_gain: float | None = None
@@ -217,18 +217,17 @@ class Diagnostics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
-    """A ranked answer with everything it rests on; stored, so that it can be explained later
-    without the pattern, a model or a runner.
+    """A ranked answer with its evidence; stored, so that it can be explained later without the
+    pattern, a model or a runner.
 
     `features` holds (value, mean, scale) by name; mean and scale are the partition's. `model` is
-    the version of the cost model that ranked and `model_featurizer` what it read; empty: none did.
-    `pattern` is what was known of the matrix, with its thumbnail, without its features.
+    the version of the cost model that ranked and `model_featurizer` its input; empty: none did.
+    `pattern` is the information on the workload, with its thumbnail, without its features.
     `reproducible`: configurations whose sums run in varying order were left out; `exact`: those of
-    reduced precision were. `transfers`: those
-    of the candidates that are schedules or tiles of neighbours, carried over to what is asked, and
-    what the fastest of each neighbour became, which is its first; `nest` is the text of the asked
-    nest (`embeddb.nests.nest_text`), which need not be in the store, and `counters` says what its
-    counters were used for (None: it was not counted). `kernel` is what is shown of the asked tensor
+    reduced precision were. `transfers`: transferred schedules or tiles of neighbours that are
+    candidates, and for each neighbour its fastest, first; `nest` is the text of the queried nest
+    (`embeddb.nests.nest_text`), which need not be in the store, and `counters` the use of its
+    counters (None: it was not counted). `kernel` is the displayed form of the queried tensor
     kernel. `time_unit`: `cycles` where all seconds are 1e-9 of a number of cycles, else `s`.
     """
 
@@ -282,7 +281,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def subject(self) -> str:
-        """The name of what was asked about; of what has none its sizes, else its id."""
+        """The workload's name, else its sizes, else its id."""
         if self.pattern_name or self.pattern is None or min(self.pattern.sizes[:3]) < 0:
             return self.pattern_name or self.pattern_id
         m, n, nnz = self.pattern.sizes
@@ -290,14 +289,14 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def found_by(self) -> str:
-        """What its neighbours were found by, in words; empty where there are none."""
+        """The featurizer of the neighbour search in words; empty without neighbours."""
         name, mark, _ = self.featurizer.partition("+counters@")
         name = _FEATURES.get(name, name)
         return (name + (" with counters" if mark else "")) if self.neighbours else ""
 
     @property
     def counters_words(self) -> str:
-        """What counters did for an answer that has neighbours of a nest; else empty."""
+        """Use of counters for the answer on a nest, in words; else empty."""
         if self.counters is not None:
             return self.counters.words
         if not self.neighbours or not Op.parse(self.op).workload.counted:

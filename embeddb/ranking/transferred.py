@@ -1,12 +1,15 @@
-"""Schedules of neighbours carried over to a nest, as votes for what they become there.
+"""Schedules and tiles of neighbours, transferred to the queried workload as votes.
 
-A matrix is asked about configurations that neighbours ran as they are. A nest has loops of its own:
-what a neighbour ran is a recipe for its loops, and becomes a schedule of the asked nest by matching
-the nodes of both ("Performance Embeddings", Section 5.1; `embeddb.nests.matching.transfer`).
+For a matrix, the configurations that neighbours ran are candidates unchanged. A nest has loops of
+its own: a neighbour's schedule is a recipe for its loops, and becomes a schedule of the queried
+nest by matching the nodes of both ("Performance Embeddings", Section 5.1;
+`embeddb.nests.matching.transfer`). A tile of a tensor kernel whose result has other dimensions is
+transferred by the role of each dimension (`embeddb.tensors.tiles`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +22,7 @@ from embeddb.index.answer_index import AnswerIndex
 from embeddb.nests.check import legality_of
 from embeddb.nests.matching.transfer import (
     Matcher,
-    Transfer,
+    StepOutcome,
     at_once,
     raw_vectors,
     remembered,
@@ -30,56 +33,61 @@ from embeddb.nests.recipe import recipe_of
 from embeddb.nests.schedule import KNOWN, Schedule
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.ranking.query import Query, Transferred, Vote
+from embeddb.tensors.tensor_graph import TensorGraph
+from embeddb.tensors.tiles import TransferredSize, transferred_sizes, transferred_tile
 
 Floats = NDArray[np.float64]
-#: From a source and a target to what matches their nodes.
+#: From a source and a target nest to the matcher of their nodes.
 Matching = Callable[[Nest, Nest], Matcher]
 
-#: The nearest neighbours whose schedules are carried over, and how many of each, fastest first. The
-#: paper takes one of each of 5 or 10 neighbours (Section 6.1).
-NEIGHBOURS, SCHEDULES = 10, 2
+#: Number of nearest neighbours that are read, and of schedules and tiles of each, fastest first.
+#: The paper takes one schedule of each of 5 or 10 neighbours (Section 6.1).
+NEIGHBOURS, SCHEDULES, TILES = 10, 2, 4
 
-#: What loops are matched by: all features of the graph. Learned vectors were no better; four made
-#: by hand were better at ten tries and far worse at one (docs/results/index.md).
+#: Loops are matched by all features of the graph. Learned vectors were no better; four features
+#: selected by hand were better at ten tries and far worse at one (docs/results/index.md).
 _VECTORS = remembered(raw_vectors())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredGains:
-    """All x configurations that were measured, the log gains float64[k,x] of them on the k
-    neighbours of a vote and their averages float64[x] on the platform."""
+    """All x measured configurations, their log gains float64[k,x] on the k neighbours of a vote and
+    their averages float64[x] on the platform."""
 
     configs: Sequence[Config]
     gains: Floats
     averages: Floats
 
+    @classmethod
+    def of(cls, query: Query, partition: AnswerIndex) -> MeasuredGains:
+        view = partition.view(query.platform, calls=query.calls)
+        ids = [near.pattern_id for near in query.vote.neighbours]
+        rows = np.array([partition.place_of(i) for i in ids], dtype=np.int64)
+        return cls(partition.evidence.configs, view.gains[rows], view.averages.prior)
 
-@dataclass(frozen=True, slots=True)
-class _Carried:
-    """One schedule of a neighbour: its row and column in the vote of all that was measured, and
-    what became of it."""
-
-    neighbour: int
-    column: int
-    source: Config
-    config: Config
-    transfer: Transfer
+    def fastest(self, row: int, count: int) -> list[int]:
+        """Columns of at most `count` configurations faster than the default, the fastest first."""
+        gains = self.gains[row]
+        order = np.argsort(np.where(np.isfinite(gains), -gains, np.inf), kind="stable")
+        return [at for at in order[:count].tolist() if gains[at] > 0.0]
 
 
-def carried_over(
-    query: Query, partition: AnswerIndex, nest: Nest, *, known: Callable[[str], Nest | None]
+# -- loop nests ------------------------------------------------------------------------------------
+
+
+def transfer_schedules(
+    query: Query, partition: AnswerIndex, nest: Nest, *, nest_of: Callable[[str], Nest | None]
 ) -> Query:
-    """The query with its neighbours' schedules, as schedules of the asked nest, among what is voted
-    on; `known` gives a neighbour's nest by its id."""
-    view = partition.view(query.platform, calls=query.calls)
-    ids = [near.pattern_id for near in query.vote.neighbours]
-    rows = np.array([partition.place_of(i) for i in ids], dtype=np.int64)
-    whole = ((i, known(i)) for i in ids[:NEIGHBOURS])
+    """Add the neighbours' schedules, transferred to the queried nest, to the vote; `nest_of`
+    returns a neighbour's nest by its id."""
+    by_id = {
+        near.pattern_id: nest_of(near.pattern_id) for near in query.vote.neighbours[:NEIGHBOURS]
+    }
     vote = with_transfers(
         query.vote,
-        MeasuredGains(partition.evidence.configs, view.gains[rows], view.averages.prior),
+        MeasuredGains.of(query, partition),
         nest,
-        known={i: found for i, found in whole if found is not None},
+        nests={i: source for i, source in by_id.items() if source is not None},
         space=query.space,
         matching=partial(at_once, vectors=_VECTORS),
     )
@@ -88,47 +96,136 @@ def carried_over(
 
 def with_transfers(
     vote: Vote,
-    ran: MeasuredGains,
+    measured: MeasuredGains,
     nest: Nest,
     *,
-    known: Mapping[str, Nest],
+    nests: Mapping[str, Nest],
     space: ConfigSpace,
     matching: Matching,
 ) -> Vote:
-    """The vote with a column for each schedule that a neighbour's becomes here.
+    """The vote with a column for each transferred schedule.
 
-    `known` are the neighbours' nests by id. Where a neighbour's schedule becomes one that is voted
-    on anyway, the neighbour votes for that with the gain of its own schedule.
+    `nests` are the neighbours' nests by id. Where a transferred schedule is in the vote already,
+    the neighbour votes for it with the gain of its own schedule.
     """
-    carried = list(_carried(vote, ran, nest, known=known, space=space, matching=matching))
-    if not carried:
+    transfers = list(_transfers(vote, measured, nest, nests=nests, space=space, matching=matching))
+    if not transfers:
         return vote
-    told = [(one.neighbour, one.column, one.config) for one in carried]
-    transfers = _told(vote, carried, ran.gains)
-    return replace(with_votes(vote, told, ran.gains, ran.averages), transfers=transfers)
+    votes = [(row, column, one.config) for row, column, one in transfers]
+    return replace(
+        with_votes(vote, votes, measured), transfers=tuple(one for _, _, one in transfers)
+    )
+
+
+def _transfers(
+    vote: Vote,
+    measured: MeasuredGains,
+    nest: Nest,
+    *,
+    nests: Mapping[str, Nest],
+    space: ConfigSpace,
+    matching: Matching,
+) -> Iterator[tuple[int, int, Transferred]]:
+    """Legal transferred schedules with the row and column of their source."""
+    names = {param.name for param in space.params}
+    if not names <= KNOWN:
+        return  # a platform's own parameters have no meaning for other loops
+    rules = legality_of(nest)
+    for row, near in enumerate(vote.neighbours[:NEIGHBOURS]):
+        source = nests.get(near.pattern_id)
+        columns = measured.fastest(row, SCHEDULES)
+        if source is None or not columns:
+            continue
+        matcher = matching(source, nest)
+        for column in columns:
+            config, gain = measured.configs[column], float(measured.gains[row, column])
+            steps = recipe_of(source, Schedule.of(config, source.depth), whole=True)
+            outcome = transfer(steps, source, target=nest, legal=rules.reason, matcher=matcher)
+            values = outcome.schedule.config
+            target = space.canonical(Config({n: values[n] for n in values if n in names}))
+            if space.reason(target) is None:
+                one = Transferred(target, near.pattern_id, config, gain, outcome.steps)
+                yield row, column, one
+
+
+# -- tiles of tensor kernels -----------------------------------------------------------------------
+
+
+def transfer_tiles(
+    query: Query,
+    partition: AnswerIndex,
+    kernel: TensorGraph,
+    *,
+    kernel_of: Callable[[str], TensorGraph | None],
+) -> Query:
+    """Add the best tiles of the neighbours, and their untiled forms, transferred to the queried
+    kernel, to a vote that is otherwise empty; `kernel_of` returns a neighbour's kernel by its id.
+
+    Tiles of kernels with the same dimensions are in the vote unchanged. Transferred ones are worth
+    a measurement and no more, so the default stays first (docs/explanation/decisions.md).
+    """
+    near = query.vote.neighbours[:NEIGHBOURS]
+    if np.isfinite(query.vote.gains).any() or not near:
+        return query
+    measured = MeasuredGains.of(query, partition)
+    votes: list[tuple[int, int, Config]] = []
+    transfers: list[Transferred] = []
+    for row, one in enumerate(near):
+        source = kernel_of(one.pattern_id)
+        if source is None:
+            continue
+        for column in (*measured.fastest(row, TILES), *_untiled(measured, row)):
+            config = measured.configs[column]
+            target = transferred_tile(config, source, kernel)
+            if query.space.reason(target) is not None:
+                continue
+            votes.append((row, column, target))
+            if target != query.default:
+                steps = tuple(map(_step, transferred_sizes(config, source, kernel)))
+                gain = float(measured.gains[row, column])
+                transfers.append(Transferred(target, one.pattern_id, config, gain, steps))
+    if not votes:
+        return query
+    vote = with_votes(query.vote, votes, measured)
+    quality = vote.quality._replace(guard=math.inf)
+    return replace(query, vote=replace(vote, transfers=tuple(transfers), quality=quality))
+
+
+def _untiled(measured: MeasuredGains, row: int) -> list[int]:
+    """The column of the untiled form, if it ran."""
+    columns = np.flatnonzero(measured.gains[row] == 0.0).tolist()
+    return [at for at in columns if not any(measured.configs[at].values())][:1]
+
+
+def _step(one: TransferredSize) -> StepOutcome:
+    text = f"{one.source}={one.wanted}" if one.source else ""
+    return StepOutcome(text, (), f"{one.parameter}={one.size} ({one.role})", one.reason)
+
+
+# -- votes -----------------------------------------------------------------------------------------
 
 
 def with_votes(
-    vote: Vote, carried: Sequence[tuple[int, int, Config]], gains: Floats, averages: Floats
+    vote: Vote, votes: Sequence[tuple[int, int, Config]], measured: MeasuredGains
 ) -> Vote:
-    """The vote with a column for each configuration that one of a neighbour becomes here; given are
-    the neighbour's place, the column of `gains` float64[k,x] that it ran, and what became of it."""
-    configs = tuple(dict.fromkeys([*vote.configs, *(config for _, _, config in carried)]))
+    """The vote with a column for each transferred configuration; `votes` are the neighbour's row,
+    the column of its source in `measured`, and the transferred configuration."""
+    configs = tuple(dict.fromkeys([*vote.configs, *(config for _, _, config in votes)]))
     place = {config: at for at, config in enumerate(configs)}
     added = len(configs) - len(vote.configs)
-    voted, trust = _wider(vote.gains, added), _wider(vote.trust, added)
+    gains, trust = _wider(vote.gains, added), _wider(vote.trust, added)
     prior = np.concatenate([vote.prior, np.zeros(added)])
-    for neighbour, column, config in reversed(carried):  # its fastest has the last word
+    for row, column, config in reversed(votes):  # the fastest source of a neighbour overrides
         at = place[config]
-        voted[neighbour, at] = gains[neighbour, column]
+        gains[row, at] = measured.gains[row, column]
         if len(trust):
-            trust[neighbour, at] = 1.0
+            trust[row, at] = 1.0
         if at >= len(vote.configs):
-            prior[at] = averages[column]
+            prior[at] = measured.averages[column]
     return replace(
         vote,
         configs=configs,
-        gains=voted,
+        gains=gains,
         trust=trust,
         prior=prior,
         mean=np.concatenate([vote.mean, np.zeros(added)]),
@@ -137,53 +234,8 @@ def with_votes(
     )
 
 
-def _carried(
-    vote: Vote,
-    ran: MeasuredGains,
-    nest: Nest,
-    *,
-    known: Mapping[str, Nest],
-    space: ConfigSpace,
-    matching: Matching,
-) -> Iterator[_Carried]:
-    names = {param.name for param in space.params}
-    if not names <= KNOWN:
-        return  # what a platform's own parameters mean for other loops, nobody can say
-    rules, gains = legality_of(nest), ran.gains
-    for row, near in enumerate(vote.neighbours[:NEIGHBOURS]):
-        source = known.get(near.pattern_id)
-        if source is None:
-            continue
-        fastest = np.argsort(np.where(np.isfinite(gains[row]), -gains[row], np.inf), kind="stable")
-        gaining = [at for at in fastest[:SCHEDULES].tolist() if gains[row, at] > 0.0]
-        if not gaining:
-            continue
-        matcher = matching(source, nest)
-        for column in gaining:
-            config = ran.configs[column]
-            steps = recipe_of(source, Schedule.of(config, source.depth), whole=True)
-            found = transfer(steps, source, target=nest, legal=rules.reason, matcher=matcher)
-            told = found.schedule.config
-            made = space.canonical(Config({n: told[n] for n in told if n in names}))
-            if space.reason(made) is None:
-                yield _Carried(row, column, config, made, found)
-
-
-def _told(vote: Vote, carried: Sequence[_Carried], gains: Floats) -> tuple[Transferred, ...]:
-    return tuple(
-        Transferred(
-            one.config,
-            vote.neighbours[one.neighbour].pattern_id,
-            one.source,
-            float(gains[one.neighbour, one.column]),
-            one.transfer.steps,
-        )
-        for one in carried
-    )
-
-
 def _wider(values: Floats, added: int, fill: float = np.nan) -> Floats:
-    """float64[r,c+added]; what has no rows stays as it is."""
+    """Values float64[r,c+added]; unchanged without rows."""
     if not len(values):
         return values
     return np.hstack([values, np.full((len(values), added), fill)])

@@ -22,7 +22,7 @@ from embeddb.tensors.tensor_graph import TensorGraph
 if TYPE_CHECKING:
     from embeddb.database import Database
     from embeddb.explain.explanation import Explanation
-    from embeddb.ranking.kernels.view import KernelView
+    from embeddb.ranking.kernel_view import KernelView
     from embeddb.ranking.recommendation import Recommendation
     from embeddb.store.rows import Rows
 
@@ -157,7 +157,7 @@ def rows_html(rows: Rows[Any]) -> str:
 
 
 def kernel_html(kernel: TensorGraph) -> str:
-    from embeddb.ranking.kernels.view import kernel_view
+    from embeddb.ranking.kernel_view import kernel_view
 
     view, name = kernel_view(kernel), kernel.name or kernel.id
     line = f"{one_of(kernel.kind)}: {kernel.sizes}; {view.count:,} operations"

@@ -12,7 +12,7 @@ from embeddb.core.config import Config
 from embeddb.core.sizes import Sizes
 from embeddb.core.wording import factor, shown, when
 from embeddb.explain.explanation import fails, paid_off
-from embeddb.ranking.kernels.view import KernelView
+from embeddb.ranking.kernel_view import KernelView
 from embeddb.ranking.order_reason import rests_on
 from embeddb.ranking.recommendation import Diagnostics, Occluded, Recommendation
 from embeddb.store.provenance import HERE, Provenance
@@ -145,7 +145,7 @@ def drawn_kernel(
             op.opcode,
             f"{notes[at]}, {op.shape}" if at in notes else op.shape,
             tuple(op.operands),
-            strong=op.given,
+            strong=op.is_output,
             marked=at in notes,
         )
         for at, op in enumerate(view.operations)

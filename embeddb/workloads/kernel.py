@@ -53,7 +53,7 @@ class TensorComputation(WorkloadKind):
         return lookup.graph_model(platform, op)[0]
 
     def answer(self, workload: TensorGraph) -> dict[str, Any]:
-        from embeddb.ranking.kernels.view import kernel_view
+        from embeddb.ranking.kernel_view import kernel_view
 
         return {"kernel": kernel_view(workload)}
 
@@ -137,15 +137,15 @@ class TensorKernel(TensorComputation):
     def transferred(
         self, query: Query, partition: AnswerIndex, workload: Any, workload_of: Callable[[str], Any]
     ) -> Query | None:
-        from embeddb.ranking.kernels.carried import with_carried_tiles
+        from embeddb.ranking.transferred import transfer_tiles
         from embeddb.tensors.tensor_graph import TensorGraph
 
         if query.op.name != "tile" or not isinstance(workload, TensorGraph):
             return None
-        return with_carried_tiles(query, partition, workload, known=workload_of)
+        return transfer_tiles(query, partition, workload, kernel_of=workload_of)
 
     def predicted(self, query: Query, lookup: Lookup, workload: Any) -> Query | None:
-        from embeddb.ranking.kernels.prediction import predicted_tiles
+        from embeddb.ranking.kernel_prediction import predicted_tiles
         from embeddb.tensors.tensor_graph import TensorGraph
 
         kernel = workload if isinstance(workload, TensorGraph) else None

@@ -92,11 +92,11 @@ class LoopNest(WorkloadKind):
         self, query: Query, partition: AnswerIndex, workload: Any, workload_of: Callable[[str], Any]
     ) -> Query | None:
         from embeddb.nests.nest import Nest
-        from embeddb.ranking.transferred import carried_over
+        from embeddb.ranking.transferred import transfer_schedules
 
         if not isinstance(workload, Nest):
             return None
-        return carried_over(query, partition, workload, known=workload_of)
+        return transfer_schedules(query, partition, workload, nest_of=workload_of)
 
     def answer(self, workload: Nest) -> dict[str, Any]:
         return {"nest": self.write(workload).decode()}

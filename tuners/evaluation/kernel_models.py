@@ -24,7 +24,7 @@ from embeddb.index.held_out import split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_of, scope_partitions
 from embeddb.platforms.platform import Platform
-from embeddb.ranking.kernels.prediction import with_tiles
+from embeddb.ranking.kernel_prediction import with_tiles
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Ranker
 from embeddb.ranking.rankers.cost_model import CostModelRanker

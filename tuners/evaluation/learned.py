@@ -26,7 +26,7 @@ from embeddb.platforms.platform import Platform
 from embeddb.ranking.prediction import Scorer
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import NINETIETH
-from embeddb.ranking.rankers.joint import guard_of, joined
+from embeddb.ranking.rankers.joint import JointRanker, guard_of
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote, scores
 from embeddb.ranking.rankers.order import behind_default, order_to_try, settled
 from tuners.evaluation.bench import Bench, Rows
@@ -66,7 +66,7 @@ class Seen:
     def score(self, weight: float) -> Floats:
         """float64[c] of vote and model at `weight`, joined as in a query; higher is faster. 0 is
         the vote alone."""
-        return scores(self.query)[0] if weight == 0.0 else joined(self.weighted(weight)).score
+        return scores(self.query)[0] if weight == 0.0 else JointRanker(self.weighted(weight)).score
 
     def weighted(self, weight: float) -> Query:
         """The query with another weight of the model."""
@@ -248,7 +248,7 @@ def _error(seen: Seen, weight: float) -> float | None:
     """The error of the first answer's predicted log gain over the default, in standard deviations
     of the model; None if either did not run, or if they are the same."""
     query, times = seen.query, seen.truth.times
-    both = joined(seen.weighted(weight))
+    both = JointRanker(seen.weighted(weight))
     first = next(iter(_first(seen, both.score, weight)), query.default)
     ran = math.isfinite(times.get(first, math.inf)) and query.default in times
     if first == query.default or not ran or query.default not in both.configs:

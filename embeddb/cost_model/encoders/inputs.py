@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 
     Floats32 = NDArray[np.float32]
 
-#: Standardised numbers of a matrix beyond it count as it: one strange matrix is not extrapolated.
+#: Bound of the standardised numbers of a matrix: one strange matrix is not extrapolated.
 CLIP = 4.0
-#: log2 of sizes and counts is brought to the size of a one-hot.
-_SPLIT_SCALE = 8.0
+#: Divisor of log2 sizes and counts, which brings them to the range of a one-hot.
+SPLIT_SCALE = 8.0
 
 
 def nest_inputs(platform: Platform, op: Op, configs: Sequence[Config], sizes: Sizes) -> Floats32:
-    """float32[c,65]: loop nests, and what their splits come to on the matrix, as the network reads
-    them. Raises: as `homogeneous`."""
+    """Inputs float32[c,65] of the network: loop nests, and the tiles that their splits give on the
+    matrix. Raises: as `homogeneous`."""
     nests = homogeneous(platform, op, configs, sizes=sizes)
-    found = np.hstack([nests, tiles(nests, sizes, op.width) / _SPLIT_SCALE])
-    found[:, :4] /= _SPLIT_SCALE
-    return found
+    inputs = np.hstack([nests, tiles(nests, sizes, op.width) / SPLIT_SCALE])
+    inputs[:, :4] /= SPLIT_SCALE
+    return inputs
 
 
 def seen_parts(
     nests: Floats32, latents: Floats32, parts: Sequence[str]
 ) -> tuple[Floats32, Floats32]:
-    """Nests float32[c,65] and latents float32[c,e] with zeros for what a network does not see."""
+    """Nests float32[c,65] and latents float32[c,e], with zeros for `parts` that are left out."""
     own = nests.copy()
     if "mapper" not in parts:
         own[:, :HOMOGENEOUS_DIM] = 0
@@ -55,10 +55,10 @@ def seen_parts(
     return own, latents if "latent" in parts else np.zeros_like(latents)
 
 
-def problem(
+def matrix_inputs(
     vectors: NDArray[Any], ops: Sequence[Op], scale: Mapping[str, NDArray[Any]]
 ) -> Floats32:
-    """float32[r,d+1]: matrices as the network reads them, the op's width last."""
+    """Inputs float32[r,d+1] of the network from matrices, the op's width last."""
     z = (np.asarray(vectors, dtype=np.float64) - scale["center"]) / scale["scale"]
     width = np.array([[(math.log2(op.width) - 5) / 3] for op in ops])
     return np.hstack([np.clip(z, -CLIP, CLIP), width]).astype(np.float32)
@@ -67,11 +67,11 @@ def problem(
 @dataclass(frozen=True, slots=True)
 class TreeTable:
     """The columns that boosted trees read: d = `vector` numbers of the matrix and the op's width,
-    the loop nest and its tiles, one number that another model says, h = `own` columns of the
+    the loop nest and its tiles, the score of another model, h = `own` columns of the
     platform's own parameters, q = `derived` quantities of the platform's file, and log2(1 + v) of
     the `facts` of the machine, each named with the value that stands in where the machine does not
-    report it. The others are raw, since a split does not mind a scale; what is not in `parts` is
-    zero.
+    report it. The others are raw, since splits do not depend on the scale; what is not in `parts`
+    is zero.
     """
 
     vector: int
@@ -94,18 +94,18 @@ class TreeTable:
 
     def of(
         self,
-        asked: Problem,
+        problem: Problem,
         configs: Sequence[Config],
-        said: NDArray[Any] | None,
+        source_score: NDArray[Any] | None,
         columns: ConfigColumns | None = None,
     ) -> Floats32:
-        """float32[c,width] for one matrix; `said` float64[c] is the other model's score of these
-        configurations, and `columns` are theirs, if they were prepared before.
+        """Table float32[c,width] of configurations on one matrix. `source_score` float64[c] are the
+        other model's scores of these, and `columns` theirs, if they were prepared before.
 
         Raises: as `homogeneous`; UsageError if the platform's own parameters are not `own` columns.
         """
         matrix, nest, hint, own, derived, machine = self.blocks
-        vector, platform, op, sizes, lengths = asked
+        vector, platform, op, sizes, lengths = problem
         table = np.zeros((len(configs), self.width), dtype=np.float32)
         columns = columns or ConfigColumns(platform, op, configs)
         if "featurizer" in self.parts:
@@ -117,8 +117,8 @@ class TreeTable:
             table[:, nest.start : split] = nests
         if "tiles" in self.parts:
             table[:, split : nest.stop] = tiles(nests, sizes, op.width)
-        if said is not None:
-            table[:, hint.start] = said
+        if source_score is not None:
+            table[:, hint.start] = source_score
         if "latent" in self.parts:
             raw = columns.own
             if raw.shape[1] != self.own:
@@ -179,9 +179,11 @@ class ConfigColumns:
     def quantities(self) -> DerivedQuantities:
         return DerivedQuantities(*self._of)
 
-    def on(self, asked: Problem) -> Inputs:
-        """All of them on one matrix."""
+    def on(self, problem: Problem) -> Inputs:
+        """Return the inputs of a Gaussian process for one matrix."""
         count = len(self.config)
-        matrix = np.broadcast_to(np.asarray(asked.vector, np.float64), (count, len(asked.vector)))
-        derived = self.quantities.inputs(asked.sizes, asked.lengths)
+        matrix = np.broadcast_to(
+            np.asarray(problem.vector, np.float64), (count, len(problem.vector))
+        )
+        derived = self.quantities.inputs(problem.sizes, problem.lengths)
         return Inputs(self.config, matrix, derived.astype(np.float64))

@@ -2,8 +2,8 @@
 
 An autoencoder (`ae`; `vae` and `pca` are read like it) is fitted to the distinct rows of one kernel
 space and gives 64 numbers. Latents are centred on the rows it was fitted to and scaled by one
-factor so that a number is 1 in the root mean square: a model fine-tuned on another platform meets
-latents of the size it knows. `reproductions.cost_networks` has the paper's feature augmentation.
+factor to a root mean square of 1, so a model fine-tuned on another platform reads latents of the
+same size. `reproductions.cost_networks` has the paper's feature augmentation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Layers = tuple[tuple["NDArray[np.float32]", "NDArray[np.float32]"], ...]
 
 KINDS = ("ae", "vae", "pca")
-#: By kind, what makes an encoder of its tensors: kinds that do not ship.
+#: Readers of encoders that do not ship, by kind.
 READERS: dict[str, Callable[[Mapping[str, NDArray[Any]]], LatentEncoder]] = {}
 #: Numbers of a latent vector (Table 6 of COGNATE).
 LATENT_DIM = 64
@@ -38,7 +38,7 @@ _MAX_LAYERS = 4
 
 
 class LatentEncoder(Protocol):
-    """Latent encoder, fitted or made by `from_tensors`. h = `width`, e = `dim`."""
+    """Latent encoder, fitted or read by `from_tensors`. h = `width`, e = `dim`."""
 
     @property
     def kind(self) -> str: ...
@@ -57,7 +57,7 @@ class LatentEncoder(Protocol):
         columns are within 0 and 1. 0 for no rows or no columns."""
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
-        """Everything `from_tensors` needs, to be kept as safetensors."""
+        """Tensors from which `from_tensors` restores it."""
 
 
 def space_rows(platform: Platform, op: Op, *, rng: np.random.Generator) -> NDArray[np.float32]:
@@ -76,7 +76,7 @@ def space_rows(platform: Platform, op: Op, *, rng: np.random.Generator) -> NDArr
 
 
 def from_tensors(kind: str, tensors: Mapping[str, Any]) -> LatentEncoder:
-    """The encoder whose `to_tensors` gave these (arrays, or tensors on the CPU).
+    """Encoder whose `to_tensors` returned these (arrays, or tensors on the CPU).
 
     Raises: ModelError for an unknown kind, tensors that are missing, extra, of another shape or
     type, or not finite.

@@ -54,8 +54,8 @@ def homogeneous(
         if key not in places:
             places[key] = len(rows)
             used = always.union(v for v in key if isinstance(v, str) and v in symbols)
-            known = tuple((s, symbols[s]) for s in SYMBOLS if s in used and symbols[s] >= 0)
-            rows.append(_row(kernel, key, known))
+            known_sizes = tuple((s, symbols[s]) for s in SYMBOLS if s in used and symbols[s] >= 0)
+            rows.append(_row(kernel, key, known_sizes))
         index[i] = places[key]
     return np.stack(rows)[index]
 
@@ -65,8 +65,8 @@ def _row(
     kernel: KernelSpace, values: tuple[Any, ...], sizes: tuple[tuple[str, int], ...]
 ) -> NDArray[np.float32]:
     """float32[53], shared by all who ask: not to be changed."""
-    given = {n: v for n, v in zip(kernel.homogeneous, values, strict=True) if v is not None}
-    nest = kernel.nest(given, dict(sizes))
+    parameters = {n: v for n, v in zip(kernel.homogeneous, values, strict=True) if v is not None}
+    nest = kernel.nest(parameters, dict(sizes))
     assert nest is not None  # the caller has seen the mapping
     row = nest.vector()
     row.flags.writeable = False

@@ -1,4 +1,4 @@
-"""Whole configurations as vectors for the index, and the nearest configuration elsewhere."""
+"""The nearest configurations of another platform, by the distance of their loop nests."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from embeddb.core.errors import SpaceError
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.cost_model.encoders.loop_nest import homogeneous
 from embeddb.cost_model.encoders.own_parameters import Layout
+from embeddb.platforms.loopnest import in_words
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.parts import Assignment, Part
 from embeddb.platforms.space.rules import Param
@@ -22,11 +23,11 @@ from embeddb.platforms.space.rules import Param
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: What a distance of 1 is in log2 of a split: 2^16 is the largest split of the built-in platforms.
+#: Difference of log2 splits that counts as a distance of 1: built-in splits are at most 2^16.
 _SPLIT_RANGE = 16.0
 #: Up to so many choices of a nest are compared whole; among more the nearest is searched for.
 _ENUMERATED = 4096
-#: Steps of that search from one start, beside one for each nest asked for.
+#: Steps of that search from one start, beside one for each requested nest.
 _ROUNDS = 20
 #: Places that search starts from, at most, beside the default.
 _STARTS = 32
@@ -55,7 +56,7 @@ def nearest_legal(
 ) -> list[Nearest]:
     """For each configuration of `source`, the nearest legal one of `target` on a matrix of these
     rows, columns and non-zeros (-1 is unknown): the first of `nearest_configs`."""
-    return [found[0] for found in nearest_configs(target, source, op, configs, sizes=sizes)]
+    return [ranked[0] for ranked in nearest_configs(target, source, op, configs, sizes=sizes)]
 
 
 def nearest_configs(
@@ -96,10 +97,10 @@ def nearest_configs(
         configs = stand
     if kernel.mapping is None or source.kernel(op).mapping is None:
         return [[Nearest(default, None)] for _ in configs]
-    found = _Goal(target, op, sizes).nearest(homogeneous(source, op, configs, sizes=sizes), k)
+    ranked = _Goal(target, op, sizes).nearest(homogeneous(source, op, configs, sizes=sizes), k)
     return [
         [*first, *(x for x in others if not first or (x.distance or 0.0) > _TIE)][:k]
-        for first, others in zip(itself, found, strict=True)
+        for first, others in zip(itself, ranked, strict=True)
     ]
 
 
@@ -139,7 +140,7 @@ def _pair_orders(nests: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 class _Goal:
-    """The legal configurations of a target, as far as their loop nests differ."""
+    """Legal configurations of a target, one for each loop nest."""
 
     def __init__(self, target: Platform, op: Op, sizes: Sizes) -> None:
         m, n, nnz = sizes
@@ -167,14 +168,14 @@ class _Goal:
             starts = self._starts()
             pools = [self._search(nest[None], starts, k) for nest in nests]
             return [self._rank([*p], np.array([*p.values()]), k) for p in pools]
-        known = [self.default]
+        configs = [self.default]
         for names, choices in self.choices:
-            known = [_with(config, names, choice) for config in known for choice in choices]
-        apart = nest_distances(nests, self._nests(known), self.extents)
-        return [self._rank(known, row, k) for row in apart]
+            configs = [_with(config, names, choice) for config in configs for choice in choices]
+        apart = nest_distances(nests, self._nests(configs), self.extents)
+        return [self._rank(configs, row, k) for row in apart]
 
     def _choices(self, part: Part, names: Sequence[str]) -> list[Assignment]:
-        """One assignment for each that these parameters tell apart, the one most like the default;
+        """Assignments that differ in these parameters, of equal ones the one most like the default;
         none where there are too many to list.
 
         Raises: SpaceError if there is no legal one.
@@ -195,7 +196,7 @@ class _Goal:
         ]
 
     def _usual(self, configs: Sequence[Mapping[str, Any]]) -> int:
-        """Which is most like the default in what is its own."""
+        """Index of the configuration most like the default in the platform's own parameters."""
         if len(configs) == 1:
             return 0
         own = self.layout.raw([*configs, self.default])
@@ -204,20 +205,20 @@ class _Goal:
         return min(range(len(configs)), key=lambda i: (strange[i], -shared[i], i))
 
     def _rank(
-        self, known: Sequence[Config], distances: NDArray[np.float64], k: int
+        self, configs: Sequence[Config], distances: NDArray[np.float64], k: int
     ) -> list[Nearest]:
-        left, found = distances.copy(), list[Nearest]()
-        nests = self._nests(known) if k > 1 else None
+        left, ranked = distances.copy(), list[Nearest]()
+        nests = self._nests(configs) if k > 1 else None
         for _ in range(k):
             least = float(left.min())
             if least == math.inf:
                 break
             tied = np.flatnonzero(left <= least + _TIE)
-            at = int(tied[self._usual([known[int(i)] for i in tied])])
-            found.append(Nearest(known[at], least))
+            at = int(tied[self._usual([configs[int(i)] for i in tied])])
+            ranked.append(Nearest(configs[at], least))
             if nests is not None:
                 left[(nests == nests[at]).all(axis=1)] = math.inf
-        return found
+        return ranked
 
     def _starts(self) -> list[Config]:
         """The default, and from it each choice that the nest depends on."""
@@ -225,16 +226,16 @@ class _Goal:
             self.space.rules.by_name[name] for name in self.target.kernel(self.op).homogeneous
         ]
         choices = [p for p in params if p.kind in ("choice", "bool")]
-        # Nothing else is wished for, so that what is tied to the choice gives way, not the choice.
+        # Only the choice is fixed, so parameters that conflict with it change and it does not.
         wishes = [{p.name: value} for p in choices for value in p.values]
-        found = [self.space.nearest(wish) or self.default for wish in wishes[:_STARTS]]
-        return list(dict.fromkeys([self.default, *found]))
+        starts = [self.space.nearest(wish) or self.default for wish in wishes[:_STARTS]]
+        return list(dict.fromkeys([self.default, *starts]))
 
     def _search(
         self, nest: NDArray[np.float32], starts: Sequence[Config], k: int
     ) -> dict[Config, float]:
-        """What was found near float32[1,53] from each start, with the distance: always on from the
-        nearest that was not gone on from, until the k nearest nests were."""
+        """Configurations near float32[1,53] with their distances. From each start it expands the
+        nearest configuration not yet expanded, until the k nearest nests are."""
         pool: dict[Config, float] = {}
         done: set[Config] = set()
         for start in starts:
@@ -249,7 +250,7 @@ class _Goal:
         return pool
 
     def _next(self, mine: Mapping[Config, float], done: set[Config], k: int) -> Config | None:
-        """The nearest not gone on from, if it is among the k nearest nests."""
+        """The nearest configuration not yet expanded, if it is among the k nearest nests."""
         seen: set[bytes] = set()
         for config in sorted(mine, key=mine.__getitem__):
             if config not in done:
@@ -267,24 +268,24 @@ class _Goal:
         moved = [
             _with(config, names, choice) for names, choices in self.choices for choice in choices
         ]
-        found = dict(zip(moved, self._distances(nest, moved).tolist(), strict=True))
+        distances = dict(zip(moved, self._distances(nest, moved).tolist(), strict=True))
         nested = {n: config[n] for n in self.target.kernel(self.op).homogeneous if n in config}
         for param in self.walked:
             wishes = [{**nested, param.name: value} for value in self._values(param, config)]
             apart = self._distances(nest, wishes)
-            # Repairing an illegal wish is what costs: those that are no nearer are not tried, but
-            # for k - 1 of them.
+            # Repairing an illegal configuration is slow: of those that are no nearer, at most k - 1
+            # are tried.
             for tried, i in enumerate(np.argsort(apart, kind="stable")):
                 if apart[i] >= distance - _TIE and tried >= k - 1:
                     break
                 legal = self.space.nearest(wishes[i]) or config
-                found[legal] = float(self._distances(nest, [legal])[0])
-                if k == 1 and found[legal] < distance - _TIE:
+                distances[legal] = float(self._distances(nest, [legal])[0])
+                if k == 1 and distances[legal] < distance - _TIE:
                     break
-        return found
+        return distances
 
     def _values(self, param: Param, config: Config) -> list[Any]:
-        """What a parameter can become: any value, or an order with two neighbours swapped."""
+        """Values a parameter can change to: any, or an order with two neighbours swapped."""
         order = config.get(param.name)
         if param.kind != "permutation":
             return list(self.space.domain(param))
@@ -296,8 +297,8 @@ class _Goal:
     def _distances(
         self, nest: NDArray[np.float32], configs: Sequence[Mapping[str, Any]]
     ) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = nest_distances(nest, self._nests(configs), self.extents)[0]
-        return found
+        distances: NDArray[np.float64] = nest_distances(nest, self._nests(configs), self.extents)[0]
+        return distances
 
     def _nests(self, configs: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
         """float32[c,53], with a split of the whole extent written as 1: equal rows are 0 apart."""
@@ -312,3 +313,57 @@ class _Goal:
 def _with(config: Config, names: Sequence[str], choice: Assignment) -> Config:
     """The configuration with an independent part replaced."""
     return Config({**{n: v for n, v in config.items() if n not in names}, **choice})
+
+
+def correspondence(
+    source: Platform,
+    target: Platform,
+    op: Op,
+    configs: Sequence[Config],
+    *,
+    k: int = 1,
+    sizes: Sizes = UNKNOWN,
+) -> dict[str, Any]:
+    """For each configuration of `source` its loop nest and the `k` nearest of `target` with theirs,
+    as plain values. `common`: both platforms have loop nests; `own` are the target's parameters
+    that are not in its loop nest. `sizes` as in `nearest_configs`.
+
+    Raises: SpaceError if a loop nest needs a size that is not given; UsageError if a platform does
+    not run this kernel.
+    """
+    ranked_by_config = nearest_configs(target, source, op, configs, k=k, sizes=sizes)
+    kernel = target.kernel(op)
+    matrix_sizes = [size if size >= 0 else None for size in sizes]
+    return {
+        "source": source.id,
+        "target": target.id,
+        "op": str(op),
+        "sizes": dict(zip(("m", "n", "nnz"), matrix_sizes, strict=True)),
+        "common": ranked_by_config[0][0].distance is not None,
+        "own": [name for name in kernel.heterogeneous if name not in kernel.homogeneous],
+        "configs": [
+            {
+                "config": dict(config),
+                "nest": _nest(source, op, config, sizes),
+                "nearest": [_near(target, op, near, sizes) for near in ranked],
+            }
+            for config, ranked in zip(configs, ranked_by_config, strict=True)
+        ],
+    }
+
+
+def _near(target: Platform, op: Op, near: Nearest, sizes: Sizes) -> dict[str, Any]:
+    nest = _nest(target, op, near.config, sizes)
+    return {"config": dict(near.config), "distance": near.distance, "nest": nest}
+
+
+def _nest(platform: Platform, op: Op, config: Config, sizes: Sizes) -> dict[str, Any] | None:
+    nest = platform.loopnest(op, config, sizes)
+    if nest is None:
+        return None
+    splits = dict(zip(("I", "J", "K", "K2"), nest.splits, strict=True))
+    return {
+        "splits": splits,
+        "order": nest.names,
+        "words": in_words(nest, (sizes.m, sizes.n, op.width)),
+    }

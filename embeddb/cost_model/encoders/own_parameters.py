@@ -1,17 +1,17 @@
-"""A platform's own (heterogeneous) parameters as plain numbers, derived from any platform file.
+"""A platform's own (heterogeneous) parameters as numbers, derived from any platform file.
 
 Columns, in declared order of the parameters:
 
 - choice and bool: one-hot over the declared values; a new value of an open choice is all zeros, so
-  that a model knows it for none of the declared ones and tells new values apart no further;
+  that new values differ from the declared ones and not from one another;
 - int: one column, log2(1 + |v|) with its sign, scaled so that the declared numbers span 0 to 1;
   where it may be a size of the matrix, one column more per symbol. A symbol is the same choice on
-  every matrix, so it keeps its own column and counts as the largest number;
+  every matrix, so it has its own column and counts as the largest number;
 - permutation: one-hot position of every item;
 - an int with a condition has a first column that is 1 where it applies. A parameter that does not
-  apply is all zeros, which no value of it is.
+  apply is all zeros, which differs from every value.
 
-A parameter that always has its one value says nothing and has no column.
+A parameter with a single value has no column.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Block:
         return (*applies, name, *(f"{name}={symbol}" for symbol in self._symbols))
 
     def row(self, value: Any) -> list[float]:
-        """The numbers of one value; None is a parameter that does not apply."""
+        """Numbers of one value; None is a parameter that does not apply."""
         param = self.param
         if value is None and not param.when:
             raise SpaceError(f"parameter {param.name!r} is missing")
@@ -64,7 +64,7 @@ class Block:
         if param.kind != "int":
             if value not in param.values and param.refusal(value):
                 raise self._unknown(value)
-            return [float(value == known) for known in param.values]
+            return [float(value == declared) for declared in param.values]
         applies = [1.0] if param.when else []
         return [*applies, self._scaled(value), *(float(value == s) for s in self._symbols)]
 
@@ -89,14 +89,13 @@ class Block:
 
 
 class Layout:
-    """The columns of one kernel space, of all its parameters with `whole`. `names` are theirs, such
-    as `format=csr`, `chunk` or `chunk?` (whether it applies); `width` (h below) is how many there
-    are, 0 included."""
+    """Columns of one kernel space. `names` are theirs, such as `format=csr`, `chunk` or `chunk?`
+    (1 where it applies); `width` (h below) is their number, which may be 0."""
 
     block_type = Block
 
     def __init__(self, kernel: KernelSpace, *, whole: bool = False) -> None:
-        """With `whole`, also of the parameters that the loop nest says."""
+        """With `whole`, columns of the parameters of the loop nest too."""
         own = [p for p in kernel.space.params if whole or p.name in kernel.heterogeneous]
         self._blocks = [block for p in own if (block := self.block_type(p)).names]
         self.names = tuple(name for block in self._blocks for name in block.names)
@@ -130,28 +129,27 @@ TILES_DIM = 12
 
 
 def tiles(nests: NDArray[np.float32], sizes: Sizes, width: int) -> NDArray[np.float32]:
-    """float32[c,12] from loop nests float32[c,53] as `homogeneous` gives them, of an op with
+    """Tile features float32[c,12] of loop nests float32[c,53] (`homogeneous`), for an op with
     `width` dense columns on a matrix of rows, columns and non-zeros `sizes`.
 
-    All are log2: the size of a tile along I, J, K and K2, which is never more than what there is
-    to split; the number of tiles along each; non-zeros in a panel of rows, in one of columns, in
-    a tile; tiles of the matrix. All zeros where a size is not known, and of a nest of all zeros.
+    All are log2: the size of a tile along I, J, K and K2, at most the extent; the number of tiles
+    along each; non-zeros in a panel of rows, in one of columns, in a tile; tiles of the matrix. All
+    zeros where a size is unknown, and for a nest of all zeros.
 
-    A split of 256 rows is many tiles on one matrix and less than one on another: with the split
-    alone a model has to learn that from matrices of all sizes, and few-shot there are five.
+    A split of 256 rows is many tiles on one matrix and less than one on another: from the split
+    alone a model has to learn that from matrices of all sizes, and in few-shot training there are
+    five.
     """
-    found = np.zeros((len(nests), TILES_DIM), dtype=np.float32)
     if min(sizes) <= 0:
-        return found
+        return np.zeros((len(nests), TILES_DIM), dtype=np.float32)
+    assert nests.shape[1] == HOMOGENEOUS_DIM
     rows, columns, nonzeros = np.log2(np.array(tuple(sizes), dtype=np.float64))
     dense = np.log2(max(width, 1))
-    size = np.minimum(nests[:, :4], [rows, columns, dense, dense])
-    count = np.array([rows, columns, dense, dense]) - size
-    found[:, :4], found[:, 4:8] = size, count
-    found[:, 8] = size[:, 0] + nonzeros - rows
-    found[:, 9] = size[:, 1] + nonzeros - columns
-    found[:, 10] = size[:, 0] + size[:, 1] + nonzeros - rows - columns
-    found[:, 11] = count[:, 0] + count[:, 1]
-    assert nests.shape[1] == HOMOGENEOUS_DIM
-    found[~nests.any(axis=1)] = 0
-    return found
+    extent = np.array([rows, columns, dense, dense])
+    size = np.minimum(nests[:, :4], extent)
+    count = extent - size
+    in_rows, in_columns = size[:, 0] + nonzeros - rows, size[:, 1] + nonzeros - columns
+    in_tile = size[:, 0] + size[:, 1] + nonzeros - rows - columns
+    tile_count = count[:, 0] + count[:, 1]
+    out = np.column_stack([size, count, in_rows, in_columns, in_tile, tile_count])
+    return np.where(nests.any(axis=1, keepdims=True), out, 0.0).astype(np.float32)

@@ -1,4 +1,4 @@
-"""One way to rank the configurations of a question: what all rankers have in common."""
+"""The interface of rankers, and the ranker by mean gain."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Floats = NDArray[np.float64]
 NINETIETH = 1.2815515655446004
 #: Largest distance, as a logarithm, of the ends of an interval from the gain.
 _MOST_REACH = 200.0
-#: Rankers that the card of a cost model has under another name.
+#: Names of rankers in the cards of cost models, where they differ.
 _IN_CARDS = {"transfer-rank": "transfer+rank", "search": "rank"}
 
 
 class Ranker(ABC):
-    """Ranks the configurations of one question; made once for it, so that the answer, how sure it
-    is and what else might have been said come from the same numbers.
+    """Ranks the configurations of one query. One ranker serves the whole query, so that the answer,
+    its confidence and its alternatives come from the same numbers.
 
-    `name` is also that of the tuner that asks in its order; `source` is the evidence that it ranks
-    by, one of `LINKS`; `by_vote` and `by_model` say whether neighbours and a cost model take part.
+    `name` is also that of the tuner with its order; `source` is its evidence, one of `LINKS`;
+    `by_vote` and `by_model`: it uses the neighbours' vote, a cost model.
     """
 
     name: ClassVar[str]
@@ -44,35 +44,33 @@ class Ranker(ABC):
     @property
     @abstractmethod
     def configs(self) -> tuple[Config, ...]:
-        """The u configurations that it ranks."""
+        """The u ranked configurations."""
 
     @property
     @abstractmethod
     def score(self) -> Floats:
-        """float64[u] log gain up to a constant, higher is faster; nan where it says nothing."""
+        """Log gain float64[u] up to a constant, higher is faster; nan where unknown."""
 
     @abstractmethod
     def candidates(self) -> Iterator[Candidate]:
-        """Worth proposing, best first, each once; made as they are asked for. Later ones may
-        complement the first as a set."""
+        """Yield candidates, best first, each once. Later ones may complement the first as a set."""
 
     @abstractmethod
     def posterior(self, answer: Config) -> Posterior:
-        """What is believed of every configuration, and of how it differs from the answer."""
+        """Mean and spread of every configuration's gain, and of its difference to the answer."""
 
     @classmethod
     def card_name(cls) -> str:
-        """The name under which the card of a cost model judges it."""
+        """Name of this ranker in the card of a cost model."""
         return _IN_CARDS.get(cls.name, cls.name)
 
     def again(self, query: Query) -> Ranker:
-        """The same way of ranking for another question."""
+        """The same ranker for another query."""
         return type(self)(query)
 
     @property
     def held_out(self) -> float:
-        """The share of the optimum that its first answers reached with groups held out; nan where
-        that is not known."""
+        """Share of the optimum of its first answers with groups held out; nan if unknown."""
         return (
             self.query.prediction.judged[self.card_name()]
             if self.by_model
@@ -81,35 +79,62 @@ class Ranker(ABC):
 
     @property
     def first(self) -> Config:
-        """The configuration with the best score, whatever guards would put before it."""
+        """The configuration with the best score, without guards."""
         return self.configs[int(np.nanargmax(self.score))]
+
+    def _candidate(
+        self,
+        config: Config,
+        gain: float,
+        interval: tuple[float | None, float | None],
+        *,
+        score: float,
+        origin: str,
+        voters: int = 0,
+    ) -> Candidate:
+        """A candidate with a predicted log gain over the default and its `interval` as factors."""
+        low, high = interval
+        return Candidate(
+            config=dict(config),
+            score=score,
+            origin=origin,
+            expected_gain=math.exp(gain) if self.query.vote.knows_default else None,
+            gain_low=low,
+            gain_high=high,
+            voters=voters,
+        )
+
+    def _interval_of(
+        self, config: Config, gain: float, spread: float
+    ) -> tuple[float | None, float | None]:
+        """`between`, with no spread for the default."""
+        return between(self.query, gain, 0.0 if config == self.query.default else spread)
 
 
 def posterior_of(ranker: Ranker, source: str, answer: Config) -> Posterior:
-    """By what ranked; on a measured pattern shifted to what was measured there, with the spread
-    that the ranking shows against it."""
+    """The posterior of the ranker; on a measured pattern shifted and scaled to the measurements
+    there (`anchored`)."""
     query = ranker.query
     if source in ("static-best", "default"):
-        unknown = np.full(len(query.vote.configs), np.nan)
-        return over_default_of(query, query.vote.configs, query.vote.mean, unknown)
-    found = ranker.posterior(answer)
+        return StaticBest(query).posterior(answer)
+    posterior = ranker.posterior(answer)
     if source == "measured":
-        return anchored(found, query, query.own.timings, exact=True)
+        return anchored(posterior, query, query.own.timings, exact=True)
     if source == "other-width":
-        return anchored(found, query, query.own.other_width, exact=False)
-    return found
+        return anchored(posterior, query, query.own.other_width, exact=False)
+    return posterior
 
 
 def default_candidate(query: Query) -> Candidate:
-    """The platform's default: gain 1 by definition."""
+    """The platform's default as a candidate, with gain 1."""
     return Candidate(
         config=dict(query.default), score=0.0, origin="platform default", expected_gain=1.0
     )
 
 
 def between(query: Query, gain: float, spread: float) -> tuple[float | None, float | None]:
-    """The 10th and 90th percentile of a factor over the default whose logarithm is normal; None
-    where the default was never run or the spread is not known."""
+    """The 10th and 90th percentile of a lognormal factor over the default; None where the default
+    was never run or the spread is unknown."""
     if not query.vote.knows_default or not math.isfinite(spread):
         return None, None
     reach = min(NINETIETH * spread, _MOST_REACH)
@@ -123,7 +148,7 @@ def by_score(scores: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 class StaticBest(Ranker):
-    """First the configuration with the highest mean gain over all measured patterns."""
+    """Ranks by the mean gain over all measured patterns."""
 
     name, source = "static-best", "static-best"
     by_vote = False
@@ -137,14 +162,10 @@ class StaticBest(Ranker):
         return self.query.vote.mean
 
     def candidates(self) -> Iterator[Candidate]:
-        mean = self.query.vote.mean
-        for at in by_score(-mean):
-            yield Candidate(
-                config=dict(self.query.vote.configs[at]),
-                score=-float(mean[at]),
-                origin="best on average over the platform's patterns",
-                expected_gain=math.exp(mean[at]) if self.query.vote.knows_default else None,
-            )
+        origin = "best on average over the platform's patterns"
+        for at in by_score(-self.score):
+            gain = float(self.score[at])
+            yield self._candidate(self.configs[at], gain, (None, None), score=-gain, origin=origin)
 
     def posterior(self, answer: Config) -> Posterior:
         unknown = np.full(len(self.configs), np.nan)

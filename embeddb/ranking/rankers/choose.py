@@ -1,4 +1,4 @@
-"""Which ranker answers: the best by what is known of each with groups held out."""
+"""The choice of the ranker: the best by the held-out figures of each."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ FEWEST_NEIGHBOURS = 3
 
 
 def ranker_of(query: Query) -> type[Ranker]:
-    """Return the vote, the cost model or both joined: the best by the evidence there is of each at
-    1, of equals at 5 (under a guard that lets only the default go first, all are equal at 1), of
-    equals still the simplest. A model of every machine is joined with the vote, which is worse
-    alone, as the model is where there are local runs (docs/results/machines.md)."""
+    """Return the vote, the cost model or both joined: the best by the held-out share of the optimum
+    at 1, on ties at 5 (with a guard that lets only the default be first, all tie at 1), then the
+    simplest. A model of every machine is joined with the vote: with local runs, either alone is
+    worse (docs/results/machines.md)."""
     near = len(query.vote.neighbours) >= FEWEST_NEIGHBOURS and bool(query.vote.configs)
     at_1, at_5 = query.prediction.judged, query.prediction.judged_5
     able: list[type[Ranker]] = [NeighbourVote] if near else []
     if query.prediction.configs and (math.isinf(query.calls) or query.vote.preparation is not None):
         if near and query.prediction.joins:
             return JointRanker
-        # Cards judge calls without end. For few the model alone was up to 2.4 points behind the
-        # vote, joined with it at most 0.1 (benchmarks/results/calls_cpu.json).
+        # Cards judge an infinite number of calls. For few, the model alone was up to 2.4 points
+        # worse than the vote, joined with it at most 0.1 (benchmarks/results/calls_cpu.json).
         alone = not near or math.isinf(query.calls) or JointRanker.card_name() not in at_1
         able += [one for one in [CostModelRanker] * alone if one.card_name() in at_1]
         able += [one for one in [JointRanker] * near if one.card_name() in at_1]
@@ -43,7 +43,7 @@ def ranker_of(query: Query) -> type[Ranker]:
 
 
 class Rankers:
-    """The rankers of one question, each made when it is first asked for and then kept."""
+    """The rankers of one query, each created on first use."""
 
     def __init__(self, query: Query, *, rng: np.random.Generator | None = None) -> None:
         self.query = query
@@ -63,8 +63,8 @@ class Rankers:
 
     @cached_property
     def chosen(self) -> Ranker:
-        """The one that answers; where the space is too large to be predicted whole, and the model
-        can be asked about all of it, a search takes the place of the cost model alone."""
+        """The ranker of the answer. In a space too large to be predicted whole, a search replaces
+        the cost model alone, if the model can predict any configuration."""
         best = ranker_of(self.query)
         if best is NeighbourVote:
             return self.vote

@@ -1,12 +1,12 @@
-"""Nearest-neighbour transfer: what was fast on similar patterns, relative to their defaults.
+"""Ranking by the neighbours' vote: gains over the default on similar measured patterns.
 
 The vote is `embeddb.index.vote`'s; the similarity idea is transfer tuning's (Performance
-Embeddings, Section 3). Voting with gains instead of copying the nearest neighbour's winner keeps
-one odd neighbour from deciding, and lets the default take part as the configuration it is.
+Embeddings, Section 3). Voting with gains instead of copying the nearest neighbour's winner limits
+the influence of outliers and ranks the default like any other configuration.
 
-The first proposal has the best score. The following ones are chosen as a set: each adds most to
-the expected best-of-set gain over the neighbours, so that five measurements cover what the
-neighbours disagree on instead of trying five variants of one schedule.
+The first proposal has the best score. The following ones are chosen as a set: each maximises the
+expected best-of-set gain over the neighbours, so that five measurements cover the disagreement of
+the neighbours instead of five variants of one schedule.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from embeddb.index.vote import doubt
 from embeddb.ranking.posterior import Posterior, over_default_of
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Floats, Ranker, between, default_candidate
-from embeddb.ranking.rankers.order import behind_default, ran_first, settled
+from embeddb.ranking.rankers.order import guarded, position
 from embeddb.ranking.recommendation import Candidate
 
-#: How many proposals are chosen as a set; after them the order is by score alone.
+#: Number of proposals chosen as a set; those after them are ordered by score.
 _SET = 8
-#: With fewer neighbours that ran it, their scatter gives no interval.
+#: Fewest neighbours that ran a configuration for an interval from their scatter.
 _FEWEST_SCATTERED = 3
 
 
@@ -50,7 +50,7 @@ class NeighbourVote(Ranker):
 
     @cached_property
     def voters(self) -> NDArray[np.int64]:
-        """int64[u] how many neighbours ran each."""
+        """Number int64[u] of neighbours that ran each."""
         return self._voted[1]
 
     @cached_property
@@ -60,102 +60,91 @@ class NeighbourVote(Ranker):
         return scores(self.query)
 
     @cached_property
-    def promised(self) -> Floats:
-        """float64[u] predicted log gain over the default: the vote's, corrected by the mean error
-        of held-out first choices, for the best of many estimates is mostly a lucky one. The
-        correction shrinks a gain to none at most: what the vote prefers to the default is not
-        predicted to be slower because other machines' answers were."""
-        query = self.query
-        gain: Floats = self.score - _default_score(query, self.score)
-        default = np.array(
-            [config == query.default for config in query.vote.configs], dtype=np.bool_
-        )
-        corrected = np.where(gain > 0.0, np.maximum(gain + self.bias, 0.0), gain + self.bias)
-        return np.where(default, 0.0, corrected)
+    def predicted(self) -> Floats:
+        """Predicted log gain float64[u] over the default: the vote's, corrected by the mean error
+        of held-out first choices (the best of many estimates is biased upwards). The correction
+        does not turn a gain into a loss, since the bias may stem from other machines."""
+        gain, bias = self._gain, self.query.vote.quality.bias
+        if not math.isfinite(bias):
+            bias = 0.0
+        corrected = np.where(gain > 0.0, np.maximum(gain + bias, 0.0), gain + bias)
+        default = position(self.configs, self.query.default)
+        if default >= 0:
+            corrected[default] = 0.0
+        return corrected
 
-    @property
-    def bias(self) -> float:
-        """The correction of a promised log gain; 0 where too few answers were judged."""
-        known = self.query.vote.quality.bias
-        return known if math.isfinite(known) else 0.0
+    @cached_property
+    def _gain(self) -> Floats:
+        """Log gain float64[u] over the default by the vote."""
+        default = position(self.configs, self.query.default)
+        return self.score - (self.score[default] if default >= 0 else 0.0)
 
     def candidates(self) -> Iterator[Candidate]:
         query, score = self.query, self.score
         if not query.vote.configs:
             yield default_candidate(query)
             return
-        gain = score - _default_score(query, score)
-        default = (
-            query.vote.configs.index(query.default) if query.default in query.vote.configs else -1
-        )
-        order = settled(query, query.vote.configs, self._order(), score)
-        order = ran_first(query, query.vote.configs, order, score)
-        order = behind_default(order, score, default, query.vote.quality.guard)
-        # What was not believed, or cannot be told from the first, has no better score.
-        most = float(gain[order[0]])
-        for at in order.tolist():
-            yield self._candidate(at, min(float(gain[at]), most))
+        order = guarded(
+            query, self.configs, self._order(), score, guard=query.vote.quality.guard
+        ).tolist()
+        for at in order:
+            voters = int(self.voters[at])
+            yield self._candidate(
+                self.configs[at],
+                float(self.predicted[at]),
+                self._interval(at),
+                # Scores follow the order: a guard or a tie may have put a smaller gain first.
+                score=-float(min(self._gain[at], self._gain[order[0]])),
+                origin=f"{voters} neighbours" if voters else "platform average",
+                voters=voters,
+            )
 
     def _order(self) -> list[int]:
-        """Positions, best proposal first: the best score, a set that complements it, then by the
-        promised gain; equal ones keep the configurations' order."""
+        """Positions, best proposal first: the best score, a set that complements it, then by
+        predicted gain; ties keep the order of the configurations."""
         first = int(np.argmax(self.score))
         if _trusted(self.query):
             chosen = _set_of(self.query, self.score)
         else:
             cover = [int(at) for at in self.query.vote.cover if at != first]
             chosen = [first, *cover[: _SET - 1]]
-        rest = np.argsort(-self.promised, kind="stable").tolist()
+        rest = np.argsort(-self.predicted, kind="stable").tolist()
         return chosen + [at for at in rest if at not in chosen]
 
-    def _candidate(self, at: int, gain: float) -> Candidate:
-        query, voters, promised = self.query, int(self.voters[at]), float(self.promised[at])
-        low, high = self._interval(at)
-        return Candidate(
-            config=dict(query.vote.configs[at]),
-            score=-gain,
-            origin=f"{voters} neighbours" if voters else "platform average",
-            expected_gain=math.exp(promised) if query.vote.knows_default else None,
-            gain_low=low,
-            gain_high=high,
-            voters=voters,
-        )
-
     def _interval(self, at: int) -> tuple[float | None, float | None]:
-        """The 10th and 90th percentile about the promised gain: by how far answers were off that
-        were held out; where too few were, by how far the neighbours scatter about it. None where
-        fewer than three neighbours tell."""
+        """The 10th and 90th percentile of the gain: from the errors of held-out answers, else from
+        the scatter of the neighbours. None where fewer than three neighbours ran it."""
         query, quality = self.query, self.query.vote.quality
         if query.vote.configs[at] == query.default:
             return between(query, 0.0, 0.0)
-        promised = float(self.promised[at])
+        predicted = float(self.predicted[at])
         if math.isfinite(quality.low) and query.vote.knows_default:
-            voted = float(self.score[at] - _default_score(query, self.score))
-            low, high = min(voted + quality.low, promised), max(voted + quality.high, promised)
+            voted = float(self._gain[at])
+            low, high = min(voted + quality.low, predicted), max(voted + quality.high, predicted)
             return math.exp(low), math.exp(high)
         if self.voters[at] < _FEWEST_SCATTERED:
             return None, None
-        return between(query, promised, float(self.spread[at]))
+        return between(query, predicted, float(self.spread[at]))
 
     @cached_property
     def spread(self) -> Floats:
-        """float64[u] standard deviation of the neighbours' gains about the promised ones; nan where
-        none ran, or only winners were recorded."""
+        """Standard deviation float64[u] of the neighbours' gains around the predicted ones; nan
+        where none ran, or only winners were recorded."""
         vote = self.query.vote
         if not _scattered(self.query):
             return np.full(self.score.size, np.nan)
         if vote.knows_default:
-            return _pooled(self.query, vote.gains - self.promised)
+            return _pooled(self.query, vote.gains - self.predicted)
         return _pooled(self.query, vote.gains - vote.levels[:, None] - self.score)
 
     def posterior(self, answer: Config) -> Posterior:
         query = self.query
-        found = over_default_of(query, query.vote.configs, self.promised, self.spread)
+        posterior = over_default_of(query, query.vote.configs, self.predicted, self.spread)
         better, chance = _better_by_votes(query, answer)
-        return replace(found, apart=self._apart(answer), better=better, chance=chance)
+        return replace(posterior, apart=self._apart(answer), better=better, chance=chance)
 
     def _apart(self, answer: Config) -> Floats:
-        """float64[u] standard deviation of the difference to the answer on the same neighbour, in
+        """Standard deviation float64[u] of the difference to the answer on the same neighbour, in
         which much of the scatter cancels."""
         gains, score = self.query.vote.gains, self.score
         if not _scattered(self.query) or answer not in self.configs:
@@ -166,8 +155,8 @@ class NeighbourVote(Ranker):
 
 
 def scores(query: Query) -> tuple[Floats, NDArray[np.int64]]:
-    """The vote float64[c] (centred log gain, higher is better; cautious where few neighbours ran a
-    configuration) and voters int64[c]."""
+    """The vote float64[c] (centred log gain, higher is faster; cautious where few neighbours ran a
+    configuration) and the number int64[c] of voters."""
     ran = np.isfinite(query.vote.gains)
     if not _trusted(query):
         return query.vote.prior, ran.sum(axis=0)
@@ -189,7 +178,7 @@ class VoteParts(NamedTuple):
 
 
 def parts_of_vote(query: Query, at: int) -> VoteParts:
-    """Of the configuration at a position of the vote; they add up to its score in `scores`."""
+    """Summands of the score (`scores`) of the configuration at a position of the vote."""
     vote = query.vote
     if not _trusted(query):
         return VoteParts(
@@ -209,15 +198,15 @@ def parts_of_vote(query: Query, at: int) -> VoteParts:
 
 
 def doubt_of_unrun(query: Query) -> float:
-    """What a configuration that no neighbour ran is doubted by, in log gain; 0 where the neighbours
-    are not asked."""
+    """Penalty (log gain) of a configuration that no neighbour ran; 0 if the neighbours are not
+    used."""
     if not _trusted(query) or not query.vote.configs:
         return 0.0
     return float(_doubt(query, np.array([max(query.vote.shrink, 1e-6)]))[0])
 
 
 def _counted(query: Query) -> Floats:
-    """float64[k,c]: what each vote counts beside one of this machine's; 0 where it did not run."""
+    """Trust float64[k,c] of each vote relative to one of this machine; 0 where it did not run."""
     ran = np.isfinite(query.vote.gains)
     return np.where(ran, query.vote.trust, 0.0) if query.vote.trust.size else ran.astype(np.float64)
 
@@ -231,17 +220,9 @@ def _doubt(query: Query, support: Floats) -> Floats:
     return doubt(centred, query.vote.weights, support, query.vote.prior, query.vote.shrink)
 
 
-def _default_score(query: Query, score: Floats) -> float:
-    """The default's own score: gains are told relative to it."""
-    for at, config in enumerate(query.vote.configs):
-        if config == query.default:
-            return float(score[at])
-    return 0.0
-
-
 def _set_of(query: Query, score: Floats) -> list[int]:
-    """Greedy on the weighted mean of the best centred gain; the prior is one more voter, and so is
-    each known machine: this one may turn out to be like it."""
+    """Positions of a set that greedily maximises the weighted mean of its best centred gain. The
+    prior is one more voter, and so is each other machine, since this one may resemble it."""
     ran = np.isfinite(query.vote.gains)
     votes = np.where(ran, query.vote.gains - query.vote.levels[:, None], score)
     votes = np.vstack(
@@ -261,17 +242,17 @@ def _set_of(query: Query, score: Floats) -> list[int]:
 
 
 def _scattered(query: Query) -> bool:
-    """Whether the neighbours' gains are magnitudes: where only winners were recorded a gain is a
-    mark that it won, not by how much."""
+    """True if the neighbours' gains are magnitudes; where only winners were recorded they are mere
+    marks."""
     gains = query.vote.gains[np.isfinite(query.vote.gains)]
     marks = not query.vote.knows_default and np.isin(gains, (0.0, WINNER_GAIN)).all()
     return bool(gains.size) and not marks
 
 
 def _better_by_votes(query: Query, answer: Config) -> tuple[Floats, Floats]:
-    """Over the neighbours that ran both, the weighted mean float64[c] of how much faster each was
-    than the answer, never less than 0, and the share float64[c] of those where it was; the
-    platform's average is one more voter, as in the vote."""
+    """Weighted mean float64[c] of max(log gain over the answer, 0) among the neighbours that ran
+    both, and the share float64[c] of neighbours with a gain; the platform's average is one more
+    voter, as in the vote."""
     if answer not in query.vote.configs or math.isinf(query.vote.shrink):
         unknown = np.full(len(query.vote.configs), np.nan)
         return unknown, unknown
@@ -283,16 +264,17 @@ def _better_by_votes(query: Query, answer: Config) -> tuple[Floats, Floats]:
     support = query.vote.weights @ there + prior
 
     def mean(of_each: Floats, of_all: Floats) -> Floats:
-        told: Floats = query.vote.weights @ np.where(there, of_each, 0.0) + prior * of_all
-        return told / support
+        total: Floats = query.vote.weights @ np.where(there, of_each, 0.0) + prior * of_all
+        return total / support
 
     chance = mean((beside > 0.0).astype(np.float64), (average > 0.0).astype(np.float64))
     return mean(np.maximum(beside, 0.0), np.maximum(average, 0.0)), chance
 
 
 def _pooled(query: Query, off: Floats) -> Floats:
-    """Weighted root mean square of residuals float64[k,c]; that over all configurations counts as
-    many more neighbours as the platform's average does in the vote, and at least one."""
+    """Weighted root mean square float64[c] of residuals float64[k,c], shrunk to that over all
+    configurations, which counts like the platform's average in the vote and at least one
+    neighbour."""
     there = np.isfinite(off)
     square = np.where(there, off, 0.0) ** 2
     mass = query.vote.weights @ there
@@ -300,5 +282,5 @@ def _pooled(query: Query, off: Floats) -> Floats:
     if math.isinf(query.vote.shrink):
         return np.full(off.shape[1], math.sqrt(all_of_them))
     prior = max(query.vote.shrink, float(query.vote.weights.mean()))
-    found: Floats = np.sqrt((query.vote.weights @ square + prior * all_of_them) / (mass + prior))
-    return found
+    mean = (query.vote.weights @ square + prior * all_of_them) / (mass + prior)
+    return np.asarray(np.sqrt(mean))

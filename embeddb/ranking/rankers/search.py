@@ -1,16 +1,15 @@
-"""Spaces too large to be predicted whole: random configurations, then steps from the best ones.
+"""Search of the cost model in spaces too large to be predicted whole: random configurations, then
+steps from the best ones.
 
-A search spends predictions, which cost microseconds, never runs. Its results ran nowhere, so they
-are not the first answer: a model predicts too much of what it likes best in a space that it knows
-little of. Behind one that ran they are worth measuring (docs/explanation/cost-model.md, "Large
-spaces").
+A search spends predictions, which take microseconds, never runs. Its results never ran, so none is
+the first answer: the largest predictions in a little known space are too optimistic. Ranked after
+one that ran they are worth measuring (docs/explanation/cost-model.md, "Large spaces").
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.ranking.query import Query
-from embeddb.ranking.rankers.base import Ranker, between
+from embeddb.ranking.rankers.base import Ranker
 from embeddb.ranking.rankers.cost_model import CostModelRanker
 from embeddb.ranking.rankers.order import order_to_try
 from embeddb.ranking.recommendation import Candidate
@@ -31,8 +30,8 @@ _BEST = 16
 
 
 class SearchRanker(CostModelRanker):
-    """The best predicted that ran somewhere, then what a search found; where everything is
-    predicted already, as `rank`. The search is made when a second candidate is asked for."""
+    """The best prediction that ran somewhere, then the results of a search, which runs when a
+    second candidate is requested. Same as `rank` where everything is predicted already."""
 
     name = "search"
 
@@ -41,7 +40,7 @@ class SearchRanker(CostModelRanker):
         self._rng = rng
 
     def again(self, query: Query) -> Ranker:
-        """Without the walk: by what is predicted already."""
+        """The ranker by the existing predictions, without a search."""
         return CostModelRanker(query)
 
     def candidates(self) -> Iterator[Candidate]:
@@ -50,45 +49,35 @@ class SearchRanker(CostModelRanker):
         if query.prediction.predict is None or predicted_whole(query):
             yield from ranked
             return
-        known = next(ranked)
-        yield known
+        first = next(ranked)
+        yield first
         seen = Predicted(query, _BUDGET)
         seen.of(query.prediction.configs)
         search(seen, rng=self._rng)
-        configs = [c for c in seen.best() if c != Config(known.config)]
+        configs = [c for c in seen.best() if c != Config(first.config)]
         gain = np.array([seen.gain[c] for c in configs])
         spread = np.array([seen.spread[c] for c in configs])
+        predicted = frozenset(query.prediction.configs)
         for at in order_to_try(configs, gain, spread):
-            yield self._candidate(seen, configs[at], known.score)
-
-    def _candidate(self, seen: Predicted, config: Config, first: float) -> Candidate:
-        """However much is promised of it, its score is not below that of the `first`."""
-        query, gain = self.query, seen.gain[config]
-        is_default = config == query.default
-        low, high = between(query, gain, 0.0 if is_default else seen.over_default(config))
-        return Candidate(
-            config=dict(config),
-            score=max(-gain, first),
-            origin="cost model" if config in self._known else "cost model, searched",
-            expected_gain=math.exp(gain) if query.vote.knows_default else None,
-            gain_low=low,
-            gain_high=high,
-        )
-
-    @cached_property
-    def _known(self) -> frozenset[Config]:
-        return frozenset(self.query.prediction.configs)
+            config = configs[at]
+            yield self._candidate(
+                config,
+                float(gain[at]),
+                self._interval_of(config, float(gain[at]), seen.over_default(config)),
+                score=max(-float(gain[at]), first.score),
+                origin="cost model" if config in predicted else "cost model, searched",
+            )
 
 
 def predicted_whole(query: Query) -> bool:
-    """Whether every legal configuration is among those predicted."""
+    """True if every legal configuration is predicted."""
     size = query.space.size()
     return size is not None and size <= len(query.prediction.configs)
 
 
 class Predicted:
-    """Predictions made so far, at most `budget` of them; a repeated one is free. `gain` over the
-    default and `spread` (its own standard deviation) by configuration."""
+    """Predictions of a search, at most `budget`; a repeated one is free. `gain` over the default
+    and `spread` (its own standard deviation) by configuration."""
 
     def __init__(self, query: Query, budget: int) -> None:
         assert query.prediction.predict is not None
@@ -103,7 +92,7 @@ class Predicted:
         return len(self.gain)
 
     def of(self, configs: Sequence[Config]) -> NDArray[np.float64]:
-        """float64[c] predicted log gains over the default; -inf beyond the budget."""
+        """Predicted log gains float64[c] over the default; -inf beyond the budget."""
         new = [c for c in dict.fromkeys(configs) if c not in self.gain]
         new = new[: max(self.budget - self.count, 0)]
         if new:
@@ -117,7 +106,7 @@ class Predicted:
         return math.hypot(self.spread[config], self._default_spread)
 
     def best(self) -> list[Config]:
-        """Everything predicted, best first; ties in the order in which it was asked for."""
+        """All predicted configurations, best first; ties in the order of prediction."""
         return sorted(self.gain, key=lambda c: -self.gain[c])
 
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from embeddb.core.config import Op
-    from embeddb.ranking.kernels.fused_seconds import FusedSeconds
-    from embeddb.ranking.kernels.view import KernelView
+    from embeddb.ranking.kernel_prediction import FusedSeconds
+    from embeddb.ranking.kernel_view import KernelView
     from embeddb.ranking.recommendation import Diagnostics
     from indexer.add import Added
 
@@ -94,7 +94,7 @@ def fused_seconds(db: Database, subject: Workload | WorkloadInfo, op: Op) -> Seq
     """Measured and predicted seconds of a kernel, by machine; only for op `fused`."""
     if op.name != "fused":
         return ()
-    from embeddb.ranking.kernels.fused_seconds import fused_seconds_of
+    from embeddb.ranking.kernel_prediction import fused_seconds_of
 
     kernel = subject if isinstance(subject, TensorGraph) else db.store.tensor(subject.id)
     return () if kernel is None else fused_seconds_of(db.index, kernel)
@@ -145,8 +145,8 @@ def show_transfers(e: Explanation) -> None:
         rows = []
         for step in one.steps:
             pairs = ", ".join(f"{clean(a)} with {clean(b)} ({d:.2g})" for a, b, d in step.matched)
-            made = clean(step.made) or "left out"
-            rows.append((clean(step.text), made, pairs or "-", clean(step.reason)))
+            here = clean(step.target_text) or "left out"
+            rows.append((clean(step.text), here, pairs or "-", clean(step.reason)))
         table(("step there", "step here", "matched (distance)", "why"), rows, indent="  ")
 
 

@@ -18,7 +18,7 @@ from embeddb.core.errors import NothingFound
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.sizes import UNKNOWN
 from embeddb.core.wording import broken, line, many_of, one_of, sentence, shown
-from embeddb.ranking.kernels.view import KernelView
+from embeddb.ranking.kernel_view import KernelView
 from embeddb.ui import draw
 from embeddb.ui.report import explanation_body, page_style
 from embeddb.ui.report.page import MOST_SHOWN, environment

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.cost_model.encoders.inputs import nest_inputs, problem, seen_parts
+from embeddb.cost_model.encoders.inputs import matrix_inputs, nest_inputs, seen_parts
 from embeddb.cost_model.encoders.latent import LatentEncoder
 from embeddb.cost_model.encoders.own_parameters import Layout
 from embeddb.learning.samples import Samples
@@ -42,7 +42,7 @@ class Tables:
         parts: Sequence[str],
         layout: Layout,
     ) -> Tables:
-        x = problem(samples.vectors, [row.op for row in samples.rows], scale)
+        x = matrix_inputs(samples.vectors, [row.op for row in samples.rows], scale)
         if "featurizer" not in parts:
             x[:, :-1] = 0
         distinct, nest_of = _nests(samples)

@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 
 from costmodel_samples import DIM, quick, samples, vectors  # noqa: E402
 
-from embeddb.cost_model.encoders.inputs import nest_inputs, problem, seen_parts  # noqa: E402
+from embeddb.cost_model.encoders.inputs import matrix_inputs, nest_inputs, seen_parts  # noqa: E402
 from embeddb.cost_model.encoders.own_parameters import Layout  # noqa: E402
 from embeddb.cost_model.model import CostModel  # noqa: E402
 from embeddb.cost_model.network_torch import CostNetwork, Shape  # noqa: E402
@@ -55,7 +55,7 @@ def by_torch(model: CostModel, x: Any) -> Any:
     settings, encoder = model.card["settings"], model.encoder
     nests = nest_inputs(SPADE, OP, CONFIGS, SIZES)
     latents = encoder.encode(Layout(SPADE.kernel(OP)).raw(CONFIGS))
-    read = problem(x[None], [OP], model.below("scale."))
+    read = matrix_inputs(x[None], [OP], model.below("scale."))
     parts = [torch.from_numpy(a) for a in (read, *seen_parts(nests, latents, settings["parts"]))]
     each = []
     for at in range(model.members):

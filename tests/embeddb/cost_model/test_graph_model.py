@@ -14,10 +14,8 @@ from tiled_kernels import kernels, tiles
 pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 
-from embeddb.core.errors import ModelError, UsageError
+from embeddb.core.errors import ModelError
 from embeddb.core.files import model_file
-from embeddb.core.sizes import UNKNOWN
-from embeddb.cost_model import Problem
 from embeddb.cost_model.graph_model import GraphModel
 from embeddb.database import Database
 from embeddb.platforms.platform import load_platform
@@ -54,11 +52,9 @@ def test_a_database_trains_its_own_and_finds_it(
         assert model is not None and model.version == told["version"], why
         made = next(kernels(2))
         said = model.predict(made, tiles(made))
-        gain, spread = model.of(made).score(Problem(np.zeros(0), where, TILE, UNKNOWN), tiles(made))
+        gain, spread = model.gains(made, tiles(made))
         assert list(np.argsort(said)) == list(np.argsort(-gain))
         assert abs(gain.mean()) < 1e-9 and (spread == spread[0]).all()
-        with pytest.raises(UsageError):
-            model.of(made).score(Problem(np.zeros(0), where, FUSED, UNKNOWN), tiles(made))
         with pytest.raises(ModelError, match="not predict seconds"):
             model.seconds(made)
         assert db.index.graph_model(where, FUSED) == (None, "")

@@ -37,7 +37,7 @@ STANDS = Schedule((0, 1, 2), (0, 0, 0), "outer").config
 
 
 def step(text: str, made: str, reason: str = "") -> TransferredStep:
-    return TransferredStep(text=text, made=made, reason=reason, matched=[("i", "i", 0.25)])
+    return TransferredStep(text=text, target_text=made, reason=reason, matched=[("i", "i", 0.25)])
 
 
 def carried(source_of: str, config: Config, source: Config, gain: float) -> TransferredSchedule:

@@ -21,7 +21,7 @@ from embeddb.core.timing import TimingSummary
 from embeddb.index.conversion import PreparationCost, PreparationTable
 from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.ranking.break_even import break_even, measured_break_even, with_break_even
-from embeddb.ranking.prediction import shared_out, with_prediction
+from embeddb.ranking.prediction import predict_by, shared_out
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.choose import ranker_of
 from embeddb.ranking.rankers.cost_model import CostModelRanker
@@ -160,7 +160,7 @@ def test_a_model_ranks_with_calls_where_preparation_is_known() -> None:
                 return gain - gain.mean(), np.full(len(gain), 0.1)
 
         told = changed(
-            with_prediction(query, Fast(), vector),
+            predict_by(query, Fast(), vector),
             judged={"transfer": 0.8, "rank": 0.95, "transfer+rank": 0.9},
         )
         assert ranker_of(told) is JointRanker

@@ -32,12 +32,11 @@ from embeddb.platforms.platform import parse_platform
 from embeddb.ranking.alternatives import expected_improvement, insight, nearest_run, renewed
 from embeddb.ranking.build import build_query, with_evidence
 from embeddb.ranking.fallback import answer
-from embeddb.ranking.posterior import alike
 from embeddb.ranking.query import Neighbour
 from embeddb.ranking.rankers.base import posterior_of
 from embeddb.ranking.rankers.choose import Rankers
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
-from embeddb.ranking.rankers.order import _alike
+from embeddb.ranking.rankers.order import REACH, coded, error_correlation
 from embeddb.ranking.recommendation import Recommendation
 from indexer.embed import embed
 from tuners.ranking import TransferTuner
@@ -196,11 +195,11 @@ def test_beliefs_are_moved_to_what_was_measured(db: Database) -> None:
     ]
     db.index.record(runs, fresh, tiny())
     held = posterior_of(Rankers(build_query(db.index, fresh, tiny(), OP)).chosen, "measured", C)
-    mean, known = dict(zip(held.configs, held.mean, strict=True)), held.known
+    mean, measured = dict(zip(held.configs, held.mean, strict=True)), held.measured
     assert mean[B] == pytest.approx(truth[B] + 0.7) and mean[C] == pytest.approx(truth[C] + 0.7)
     assert mean[D] == pytest.approx(truth[D] + 0.7)  # by the median of what was off
     at = held.configs.index(D)
-    assert held.spread[at] == pytest.approx(math.sqrt(0.7**2 / 2)) and not known[at]
+    assert held.spread[at] == pytest.approx(math.sqrt(0.7**2 / 2)) and not measured[at]
     assert held.spread[held.configs.index(B)] == 0.0
 
 
@@ -338,7 +337,7 @@ def test_at_another_width_what_ran_there_counts_and_is_still_to_be_measured(db: 
     held = posterior_of(Rankers(query).chosen, "other-width", C)
     there = {config: own[A].seconds / curve.seconds for config, curve in own.items()}
     assert dict(zip(held.configs, np.exp(held.mean), strict=True)) == pytest.approx(there)
-    assert not held.known.any()
+    assert not held.measured.any()
     gains = {s.method: s.expected_gain for s in insight(found).simpler}
     assert gains["transfer"] == pytest.approx(there[C])
 
@@ -392,11 +391,13 @@ def test_a_close_variant_of_the_answer_is_worth_less_than_another_choice() -> No
     assert about.next[1].worth < 0.75 * about.next[0].worth
 
 
-def test_errors_correlate_as_they_do_where_the_tries_are_chosen() -> None:
+def test_errors_correlate_by_the_share_of_parameters_that_differ() -> None:
     configs = (*CONFIGS, Config({"variant": "a", "x": 1}), Config({"x": 2}))
-    factor = _alike(configs)
-    for at in range(len(configs)):
-        assert alike(configs, at) == pytest.approx((factor @ factor.T)[at], abs=1e-5)
+    codes = coded(configs)
+    for at, one in enumerate(configs):
+        differ = [sum(one.get(n) != other.get(n) for n in ("variant", "x")) for other in configs]
+        expected = [math.exp(-count / 2 / REACH) for count in differ]
+        assert error_correlation(codes, at) == pytest.approx(expected)
 
 
 def test_with_few_calls_preparation_counts_in_what_is_compared(db: Database) -> None:

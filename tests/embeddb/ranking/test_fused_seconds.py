@@ -17,7 +17,7 @@ pytest.importorskip("lightgbm")
 from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement, Run
 from embeddb.database import open_database
-from embeddb.ranking.kernels.fused_seconds import fused_seconds_of
+from embeddb.ranking.kernel_prediction import fused_seconds_of
 from embeddb.tensors.analysis import FREE
 from embeddb.tensors.tensor_text import tensor_text
 from indexer.tensor_runs import FusionJob, FusionRequest

@@ -16,7 +16,7 @@ from embeddb.database import Database
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import default_of, space_of
 from embeddb.ranking.build import build_query
-from embeddb.ranking.kernels.prediction import MOST_TILES, predicted_tiles, tiles_of
+from embeddb.ranking.kernel_prediction import MOST_TILES, predicted_tiles, tiles_of
 from embeddb.ranking.query import Prediction
 from embeddb.tensors.tensor_graph import TensorGraph
 

@@ -30,11 +30,11 @@ from embeddb.index.scopes import nearest_widths
 from embeddb.platforms.platform import Platform, load_platform
 from embeddb.ranking.confidence import confidence_of
 from embeddb.ranking.fallback import answer
-from embeddb.ranking.prediction import judged, with_judgement, with_prediction
+from embeddb.ranking.prediction import judged, predict_by, with_judgement
 from embeddb.ranking.query import Query, VoteOrigin, VoteQuality
 from embeddb.ranking.rankers.choose import Rankers, ranker_of
 from embeddb.ranking.rankers.cost_model import CostModelRanker
-from embeddb.ranking.rankers.joint import joined
+from embeddb.ranking.rankers.joint import JointRanker
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote, doubt_of_unrun, scores
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.testing.tuners import sample_queries
@@ -115,7 +115,7 @@ def _known(gains: dict[str, float], **changes: Any) -> Query:
         version="m",
         judged=JUDGED,
     )
-    return changed(with_prediction(query, Law(gains), np.zeros(1, np.float32)), **changes)
+    return changed(predict_by(query, Law(gains), np.zeros(1, np.float32)), **changes)
 
 
 def _variants(candidates: Sequence[Any]) -> str:
@@ -143,7 +143,7 @@ def test_rank_without_a_model_or_a_known_default() -> None:
     assert [c.config for c in RankTuner(_bare(), rng=rng()).ask(9)] == [dict(DEFAULT)]
     found = RankTuner(_known({"c": 1.0}, knows_default=False), rng=rng()).ask(1)[0]
     assert (found.config, found.expected_gain) == ({"variant": "c"}, None)
-    unsure = with_prediction(_bare(), Law({"c": 1.0}, math.nan), np.zeros(1))
+    unsure = predict_by(_bare(), Law({"c": 1.0}, math.nan), np.zeros(1))
     found = RankTuner(unsure, rng=rng()).ask(1)[0]
     assert (found.config, found.gain_low) == ({"variant": "c"}, None)
 
@@ -159,7 +159,7 @@ def test_vote_and_prediction_joined_by_hand() -> None:
     query = replace(query, vote=replace(query.vote, gains=gains))
     vote, voters = scores(query)
     assert voters.tolist() == [3, 3, 0, 0]
-    both = joined(query)
+    both = JointRanker(query)
     predicted = np.array([0.0, 0.2, 1.0, 0.4]) - 0.4
     want = 0.25 * (vote - vote.mean()) + 0.75 * predicted
     want[2:] = predicted[2:] - 0.25 * doubt_of_unrun(query)
@@ -176,7 +176,7 @@ def test_at_the_ends_of_the_weight_one_of_them_decides() -> None:
         replace(query, prediction=replace(query.prediction, weight=1.0)), rng=rng()
     ).ask(9)
     assert _variants(alone) == _variants(RankTuner(query, rng=rng()).ask(9)) == "cabd"
-    voted = joined(replace(query, prediction=replace(query.prediction, weight=0.0))).score
+    voted = JointRanker(replace(query, prediction=replace(query.prediction, weight=0.0))).score
     assert np.argsort(-voted).tolist() == np.argsort(-scores(query)[0]).tolist()
 
 
@@ -187,7 +187,7 @@ def test_the_guard_counts_as_far_as_the_model_and_the_judge_answers_alike(
 ) -> None:
     """The guard lies a little under or over what is promised."""
     query = _known({"a": 0.2, "b": 0.0, "c": 1.5, "d": -1.0}, weight=weight)
-    score = joined(query).score
+    score = JointRanker(query).score
     promised = float(score.max() - score[query.vote.configs.index(query.default)])
     assert promised > 0
     guard = promised / weight + (-0.01 if over else 0.01)
@@ -216,7 +216,7 @@ def test_what_was_not_predicted_counts_by_its_votes() -> None:
             spread=query.prediction.spread[:2],
         ),
     )
-    both = joined(some)
+    both = JointRanker(some)
     assert np.isnan(both.spread).tolist() == [False, False, True, True]
     vote = scores(query)[0]
     assert both.score[2] == pytest.approx(vote[2] - vote[:2].mean())
@@ -296,9 +296,7 @@ def test_the_model_answers_where_there_are_too_few_neighbours() -> None:
     query = _known({"c": 1.0})
     few = replace(query, vote=replace(query.vote, neighbours=query.vote.neighbours[:2]))
     assert (answer(few, 3, rng=rng()).source, ranker_of(few)) == ("model", CostModelRanker)
-    nothing = changed(
-        with_prediction(_bare(), Law({"c": 1.0}), np.zeros(1)), judged=JUDGED, version="m"
-    )
+    nothing = changed(predict_by(_bare(), Law({"c": 1.0}), np.zeros(1)), judged=JUDGED, version="m")
     found = answer(nothing, 3, rng=rng())
     assert (found.source, found.candidates[0].config["variant"]) == ("model", "c")
     level, doubts = confidence_of(Rankers(nothing).chosen, "model")
@@ -333,7 +331,7 @@ def test_what_was_measured_comes_first_and_the_model_fills_up() -> None:
 
 def test_a_small_space_is_predicted_whole_and_only_differences_count() -> None:
     law = Law({"a": 0.2, "b": 0.1, "c": 0.5})
-    query = with_prediction(_bare(), law, np.zeros(1, np.float32))
+    query = predict_by(_bare(), law, np.zeros(1, np.float32))
     assert set(query.prediction.configs) == set(CONFIGS)
     assert query.prediction.predict is not None
     assert query.prediction.predict([CONFIGS[2]])[0] == pytest.approx([0.3])
@@ -342,18 +340,18 @@ def test_a_small_space_is_predicted_whole_and_only_differences_count() -> None:
 
 def test_numbers_that_are_none_are_refused() -> None:
     with pytest.raises(ModelError, match="not finite"):
-        with_prediction(_bare(), Law({"b": math.nan}), np.zeros(1))
+        predict_by(_bare(), Law({"b": math.nan}), np.zeros(1))
     with pytest.raises(ModelError, match="too large"):
-        with_prediction(_bare(), Law({"b": 1e4}), np.zeros(1))
+        predict_by(_bare(), Law({"b": 1e4}), np.zeros(1))
     wide = Law({"b": 0.1})
     wide.spread = 1e4
     with pytest.raises(ModelError, match="too large"):
-        with_prediction(_bare(), wide, np.zeros(1))
+        predict_by(_bare(), wide, np.zeros(1))
 
 
 def test_a_model_that_says_nonsense_later_is_held_to_what_can_be_told() -> None:
     law = Law({"b": 0.1})
-    query = with_prediction(_bare(), law, np.zeros(1, np.float32))
+    query = predict_by(_bare(), law, np.zeros(1, np.float32))
     assert query.prediction.predict is not None
     law.gains = {"b": 1e300, "c": math.nan}
     gain, spread = query.prediction.predict(CONFIGS)
@@ -377,11 +375,11 @@ def test_of_a_large_space_what_is_known_is_predicted() -> None:
             here.default(op, Sizes(m=300, n=300)),
         )
         query = Query(WorkloadInfo.whole(pattern), here, op, space, default)
-        found = with_prediction(query, Law({}), np.zeros(1, np.float32), store=db.store)
+        found = predict_by(query, Law({}), np.zeros(1, np.float32), store=db.store)
     assert found.prediction.configs[0] == default
     assert 1 <= len(found.prediction.configs) <= 2
     assert all(space.reason(c) is None for c in found.prediction.configs)
-    assert len(with_prediction(query, Law({}), np.zeros(1)).prediction.configs) == 1
+    assert len(predict_by(query, Law({}), np.zeros(1)).prediction.configs) == 1
 
 
 @pytest.mark.parametrize(

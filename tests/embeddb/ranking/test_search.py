@@ -16,7 +16,7 @@ from embeddb.cost_model.encoders.loop_nest import homogeneous
 from embeddb.cost_model.encoders.own_parameters import Layout
 from embeddb.platforms.platform import load_platform
 from embeddb.ranking.fallback import answer
-from embeddb.ranking.prediction import with_prediction
+from embeddb.ranking.prediction import predict_by
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.search import Predicted, one_value_apart, search
 from tuners.ranking import RankTuner, SearchTuner
@@ -46,7 +46,7 @@ def _query(name: str, op: Op = SPMM, seed: int = 0) -> Query:
     bare = Query(
         INFO, platform, op, platform.space(op, INFO.sizes), platform.default(op, INFO.sizes)
     )
-    return with_prediction(bare, Network(seed), np.zeros(1, np.float32))
+    return predict_by(bare, Network(seed), np.zeros(1, np.float32))
 
 
 def _everything(query: Query) -> tuple[Any, int]:

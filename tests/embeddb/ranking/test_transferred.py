@@ -67,7 +67,7 @@ def carried(
             np.array([0.1, 0.2, 0.3]),
         ),
         target,
-        known={nest.id: nest for nest in known},
+        nests={nest.id: nest for nest in known},
         space=space_of(here(), OP, target),
         matching=matching,
     )

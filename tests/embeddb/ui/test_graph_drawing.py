@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tensors import dot_add
 
-from embeddb.ranking.kernels.view import MOST_SHOWN, kernel_view
+from embeddb.ranking.kernel_view import MOST_SHOWN, kernel_view
 from embeddb.tensors.check import computation
 from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 from embeddb.ui.draw import Node, graph

@@ -18,7 +18,7 @@ from embeddb.core.errors import NothingFound, TensorError, UsageError
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import counted, plural
 from embeddb.database import Database
-from embeddb.ranking.kernels.fused_seconds import FusedSeconds, fused_seconds_of
+from embeddb.ranking.kernel_prediction import FusedSeconds, fused_seconds_of
 from embeddb.tensors.analysis import operation_work, work_of
 from embeddb.tensors.tensor_graph import KINDS, TensorGraph, is_probe
 from embeddb.tensors.tensor_text import tensor_text

@@ -346,7 +346,7 @@ def nearest_verb(source: str, target: str, as_json: bool, **options: Any) -> int
       embeddb platform nearest cpu spade --op spmm:128 --matrix airfoil1 \\
         --config '{"order": "ijk", "format": "csr", "threads": "one"}'
     """
-    from embeddb.cost_model.encoders.correspondence import correspondence
+    from embeddb.cost_model.encoders.nearest import correspondence
 
     op, db = Op.parse(options["op"]), options["db"]
     matrices_only([op], "the common loop nest of platforms")

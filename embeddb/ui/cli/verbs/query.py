@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from embeddb.core.workload import Workload
     from embeddb.database import Database
     from embeddb.platforms.platform import Platform
-    from embeddb.ranking.kernels.fused_seconds import FusedSeconds
+    from embeddb.ranking.kernel_prediction import FusedSeconds
 
 #: Exit code if the only answer is the platform's default.
 _NO_EVIDENCE = 3

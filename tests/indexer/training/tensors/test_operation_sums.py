@@ -197,9 +197,9 @@ def test_an_opcode_that_nobody_learned_from_adds_nothing() -> None:
     rows = operation_rows(kernel(("add",), 50_000, "new"))
     other = rows.copy()
     other[1, OPERATION.index("is_sine")] = 1.0
-    np.testing.assert_array_equal(network.told(other), network.told(rows))
+    np.testing.assert_array_equal(network.predict(other), network.predict(rows))
     other[1, OPERATION.index("is_negate")] = 1.0
-    assert network.told(other)[1] != network.told(rows)[1]
+    assert network.predict(other)[1] != network.predict(rows)[1]
 
 
 def test_a_training_that_was_killed_ends_with_the_same_weights(tmp_path: Path) -> None:

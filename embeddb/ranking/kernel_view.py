@@ -1,5 +1,5 @@
-"""A tensor kernel as it is shown: its operations, or only how many there are of which, so that an
-answer can be drawn where the kernel itself is not at hand."""
+"""The displayed form of a tensor kernel: its operations, or the count of each opcode. It is stored
+with an answer, which can so be drawn without the kernel."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import msgspec
 from embeddb.tensors.analysis import work_of
 from embeddb.tensors.tensor_graph import TensorGraph
 
-#: Of kernels with more operations only the opcodes are counted: nobody reads such a drawing.
+#: Of kernels with more operations only the opcodes are counted: a drawing would be unreadable.
 MOST_SHOWN = 64
-#: Characters of an opcode or a shape: texts come from strangers' files.
+#: Longest opcode or shape, which come from untrusted files.
 _MOST_TEXT = 80
 _MOST_OPCODES = 24
 
 
 class OperationView(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation: its `operands` are places among the kernel's, `given` says that it is a result
-    of the kernel."""
+    """One operation: `operands` are positions among the kernel's operations, `is_output` marks a
+    result of the kernel."""
 
     opcode: str
     shape: str
     operands: list[int]
-    given: bool = False
+    is_output: bool = msgspec.field(name="given", default=False)
 
 
 class KernelView(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel of `count` operations. `operations` has all of them in an order in which operands
-    come first, or none where they are more than `MOST_SHOWN`; `opcodes` counts them, the most first
-    (at most 24 opcodes). `flops` and `bytes` (read and written) as `embeddb.tensors.analysis`."""
+    """A kernel of `count` operations. `operations` has all of them, operands first, or none if
+    there are more than `MOST_SHOWN`; `opcodes` counts the 24 most frequent. `flops` and `bytes`
+    (read and written) are those of `embeddb.tensors.analysis`."""
 
     count: int
     opcodes: dict[str, int]
@@ -40,7 +40,7 @@ class KernelView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kernel_view(kernel: TensorGraph) -> KernelView:
-    """Of a kernel or a program."""
+    """Return the displayed form of a kernel or a program."""
     counts = Counter(_cut(op.opcode) for op in kernel.operations)
     work, outputs = work_of(kernel), set(kernel.outputs)
     shown = kernel.operations if len(kernel.operations) <= MOST_SHOWN else ()
@@ -54,7 +54,7 @@ def kernel_view(kernel: TensorGraph) -> KernelView:
                 opcode=_cut(op.opcode),
                 shape=_cut(f"{op.shape.dtype}[{','.join(map(str, op.shape.dims))}]"),
                 operands=list(op.operands),
-                given=at in outputs,
+                is_output=at in outputs,
             )
             for at, op in enumerate(shown)
         ],
