@@ -139,7 +139,7 @@ def _insert(level: Level, manager: Any) -> _Table:
     if int(level.coords.max()) >= MAX_COORDINATE:
         raise InputError(
             "the minkowski backend takes coordinates below 2^24",
-            hint="reduce the pattern to a grid or to windows, or use the backend own",
+            hint="reduce the pattern to a grid, or use the backend own",
         )
     key, _ = manager.insert_and_map(level.coords.int(), [level.stride] * 2)
     return _Table(manager, key)

@@ -10,7 +10,15 @@ import numpy as np
 from embeddb.core.errors import UsageError
 from embeddb.dynamics.record import LINE_BYTES, TABLE_5, Cache, Counter, Dynamics, ReuseHistogram
 from embeddb.dynamics.traffic import LEVELS, TYPES, VALUE_BYTES, Parts, assign, by_thread, reuse_of
-from embeddb.dynamics.walk import Execution, Tasks, Tiling, entries_of, tasks_of, tiling_of
+from embeddb.dynamics.walk import (
+    SCHEDULES,
+    Execution,
+    Tasks,
+    Tiling,
+    entries_of,
+    tasks_of,
+    tiling_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,9 +59,7 @@ def profile(
         raise UsageError(f"the size of value type {op.dtype} is unknown")
     entries = entries_of(pattern, ex)
     tasks, tiling = tasks_of(entries, ex), tiling_of(ex, op.width)
-    owner = assign(
-        tasks.work, tasks.starts, schedule=ex.schedule, chunk=ex.chunk, threads=ex.threads
-    )
+    owner = assign(tasks.work, tasks.starts, ex)
     reuse = reuse_of(
         entries, owner[tasks.of], ex=ex, op=op, caches=caches, max_accesses=max_accesses
     )
@@ -82,13 +88,7 @@ def imbalance(tasks: Tasks, ex: Execution, tiling: Tiling) -> float:
     1 is perfect, the number of threads the worst."""
     if ex.tiles_parallel:
         return -(-tiling.count // ex.threads) * ex.threads / tiling.count
-    return _imbalance(tasks, ex)
-
-
-def _imbalance(tasks: Tasks, ex: Execution) -> float:
-    owner = assign(
-        tasks.work, tasks.starts, schedule=ex.schedule, chunk=ex.chunk, threads=ex.threads
-    )
+    owner = assign(tasks.work, tasks.starts, ex)
     phase = np.repeat(np.arange(tasks.starts.size - 1), np.diff(tasks.starts))
     phases = max(tasks.starts.size - 1, 1)
     busy = np.bincount(
@@ -156,15 +156,14 @@ def _bytes(p: Parts) -> tuple[int, int]:
 def _imbalances(p: Parts) -> dict[str, float]:
     """Imbalance of this execution, and of the same segments under each schedule."""
     ratios = {"imbalance": imbalance(p.tasks, p.ex, p.tiling)}
-    base = replace(p.ex, pieces=0)
+    base = replace(p.ex, pieces=0, tiles_parallel=False)
     tasks = tasks_of(p.entries, base)
-    for schedule in ("static", "dynamic", "guided"):
+    for schedule in SCHEDULES:
         chunk = p.ex.chunk if p.ex.schedule == schedule and not p.ex.pieces else 0
-        ratios[f"imbalance_{schedule}"] = _imbalance(
-            tasks, replace(base, schedule=schedule, chunk=chunk)
-        )
-    split = replace(p.ex, pieces=max(p.ex.pieces, 1), schedule="dynamic", chunk=1)
-    ratios["imbalance_position"] = _imbalance(tasks_of(p.entries, split), split)
+        ex = replace(base, schedule=schedule, chunk=chunk)
+        ratios[f"imbalance_{schedule}"] = imbalance(tasks, ex, p.tiling)
+    split = replace(base, pieces=max(p.ex.pieces, 1), schedule="dynamic", chunk=1)
+    ratios["imbalance_position"] = imbalance(tasks_of(p.entries, split), split, p.tiling)
     return ratios
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,7 +140,7 @@ class Dynamics:
 
 #: Size of a cache line in bytes, on x86 and most others.
 LINE_BYTES = 64
-_MACHINE = Path("/sys/devices/system/cpu/cpu0/cache")
+MACHINE = Path("/sys/devices/system/cpu/cpu0/cache")
 _SCALES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -152,7 +153,7 @@ class Cache:
     shared: bool
 
 
-def caches_of(traits: Mapping[str, Any], *, folder: Path = _MACHINE) -> tuple[Cache, ...]:
+def caches_of(traits: Mapping[str, Any], *, folder: Path = MACHINE) -> tuple[Cache, ...]:
     """L1 to L3, from the traits `l1_bytes`, `l2_bytes`, `l3_bytes` of a platform if it has any (L3
     is then taken as shared), else from the system's description of the first processor. Raises:
     NothingFound if neither has a cache; InputError for an invalid trait."""
@@ -173,17 +174,31 @@ def caches_of(traits: Mapping[str, Any], *, folder: Path = _MACHINE) -> tuple[Ca
 
 def _machine(folder: Path) -> list[Cache]:
     caches = []
-    for index in sorted(folder.glob("index[0-9]*")):
-        read = {name: _text(index / name) for name in ("level", "type", "size", "shared_cpu_list")}
-        size = re.fullmatch(r"(\d{1,12})([KMG]?)", read["size"])
-        if read["type"] in ("Data", "Unified") and read["level"] in ("1", "2", "3") and size:
-            shared = not read["shared_cpu_list"].isdigit()
-            caches.append(Cache(int(read["level"]), int(size[1]) * _SCALES[size[2]], shared))
+    for read in data_caches(folder):
+        level, size = read("level"), size_bytes(read("size"))
+        if level in ("1", "2", "3") and size:
+            shared = not read("shared_cpu_list").isdigit()
+            caches.append(Cache(int(level), size, shared))
     return sorted(caches, key=lambda cache: cache.level)
 
 
-def _text(path: Path) -> str:
+def data_caches(folder: Path = MACHINE) -> Iterator[Callable[[str], str]]:
+    """For each data cache of the first processor, as the system describes it, a function that
+    returns an attribute by its name; empty if the system lacks it."""
+    for index in sorted(folder.glob("index[0-9]*")):
+        read = partial(_text, index)
+        if read("type") in ("Data", "Unified"):
+            yield read
+
+
+def size_bytes(text: str) -> int:
+    """Bytes of a size such as `32K`; 0 for anything else."""
+    size = re.fullmatch(r"(\d{1,12})([KMG]?)", text)
+    return int(size[1]) * _SCALES[size[2]] if size else 0
+
+
+def _text(folder: Path, name: str) -> str:
     try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
+        return (folder / name).read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         return ""

@@ -240,14 +240,7 @@ class Roofline:
             work = self._columns if columns else self._rows
             work = np.sort(work)[::-1] if ex.by_length else work
             work = np.add.reduceat(work, np.arange(0, work.size, together)) if work.size else work
-            starts = np.array([0, work.size])
-            owner = assign(
-                np.ascontiguousarray(work),
-                starts,
-                schedule=ex.schedule,
-                chunk=ex.chunk,
-                threads=ex.threads,
-            )
+            owner = assign(np.ascontiguousarray(work), np.array([0, work.size]), ex)
             total = max(float(work.sum()), 1.0)
             busy = np.bincount(owner, weights=work, minlength=ex.threads)
             self._shares[key] = max(float(busy.max()) / total, 1.0 / ex.threads)
@@ -476,11 +469,5 @@ def _bare(ex: Execution) -> Execution:
         panel = ex.nest.splits[1]
         loops = ("j2", "i2", "k2") if panel == 1 else ("j2", "i2", "k2", "j1")
         bare = replace(bare, nest=LoopNest((1, panel, 1, 1), complete_order(loops)))
-    return replace(
-        bare,
-        block=ex.block,
-        slice=ex.slice,
-        sigma=ex.sigma,
-        padded=ex.padded,
-        by_length=ex.by_length,
-    )
+    fields = ("block", "slice", "sigma", "padded", "by_length")
+    return replace(bare, **{name: getattr(ex, name) for name in fields})

@@ -284,23 +284,21 @@ def reuse(
     return result
 
 
-def assign(
-    work: NDArray[np.int64], starts: NDArray[np.int64], *, schedule: str, chunk: int, threads: int
-) -> NDArray[np.int32]:
+def assign(work: NDArray[np.int64], starts: NDArray[np.int64], ex: Execution) -> NDArray[np.int32]:
     """int32[tasks]: thread of each task, by the scheduling of libgomp.
 
     `work` int64[tasks] is the time of each; `starts` int64[phases + 1] divides the tasks into loops
     with a barrier after each. Static: blocks of tasks, or chunks in turn. Dynamic: the next chunk
     to the first idle thread. Guided: the same with chunks of a thread's share of the remaining
-    tasks, at least `chunk`. Raises: MissingDependency without numba.
+    tasks, at least a chunk. Raises: MissingDependency without numba.
     """
     owner = np.zeros(work.size, dtype=np.int32)
-    _compiled(_assign)(work, starts, _KINDS[schedule], chunk, threads, owner)
+    _compiled(_assign)(work, starts, _KINDS[ex.schedule], ex.chunk, ex.threads, owner)
     return owner
 
 
 def emit(
-    points: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+    points: _Points,
     block: tuple[int, int],
     shape: tuple[int, int],
     address: tuple[int, int, int],
@@ -320,12 +318,19 @@ def emit(
 @functools.cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     with needing("a dynamic feature"):
-        from numba import njit
+        return compiled(function)
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """The function compiled by numba, from its cache if that is writable. Raises: ImportError
+    without numba."""
+    from numba import njit
+
     try:
-        compiled: Callable[..., Any] = njit(cache=True)(function)
+        fast: Callable[..., Any] = njit(cache=True, **options)(function)
     except RuntimeError:  # neither the package's folder nor the user's cache is writable
-        compiled = njit(function)
-    return compiled
+        fast = njit(**options)(function)
+    return fast
 
 
 def _reuse(
@@ -402,7 +407,7 @@ def _assign(
 
 
 def _emit(
-    points: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+    points: _Points,
     block: tuple[int, int],
     shape: tuple[int, int],
     address: tuple[int, int, int],

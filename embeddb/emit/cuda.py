@@ -12,11 +12,10 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.emit.library import TITLES, RuleText, checked_prefix, filled
 from embeddb.kernels.cuda.nvrtc import source
-from embeddb.kernels.cuda.plan import SIZES, TYPES, Plan, plan
+from embeddb.kernels.cuda.plan import BLOCK_COLUMNS, SIZES, TYPES, Plan, plan
 
 #: Names of layouts in the C++ enumeration, if not the upper-case name.
 _LAYOUTS = {"csr": "PLAIN"}
-_BLOCK_COLUMNS = {"fp32": 1, "tf32": 8, "bf16": 16, "f16": 16}
 #: C type and description of a value in the header.
 _VALUES = {
     "f32": ("float", "float"),
@@ -177,7 +176,7 @@ class CudaLibrary:
             "piece": form.piece,
             "sigma": form.sigma,
             "window": form.window,
-            "wide": _BLOCK_COLUMNS.get(form.math, 0),
+            "wide": BLOCK_COLUMNS.get(form.math, 0),
             "sampled": str(form.sampled).lower(),
             "block": one.block,
             "per_block": one.per_block,

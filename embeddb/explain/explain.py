@@ -105,8 +105,8 @@ def _quantities(
     op = Op.parse(recommendation.op)
     if platform is None or op.name not in platform.ops or recommendation.first is None:
         return []
-    known = store.resolve(recommendation.pattern_id)
-    lengths = stored_lengths(store, known, pattern.sizes)
+    pattern_id = store.resolve(recommendation.pattern_id)
+    lengths = stored_lengths(store, pattern_id, pattern.sizes)
     configs = (recommendation.best, recommendation.default)
     return quantity_views(platform, op, configs, pattern.sizes, lengths)
 
@@ -123,7 +123,7 @@ def _machines(recommendation: Recommendation, store: Store) -> Iterator[MachineS
 def _learned(recommendation: Recommendation, store: Store) -> ModelFacts | None:
     try:
         entry = store.models.get(recommendation.model)
-    except StoreCorrupt:  # one damaged card is no reason to explain nothing
+    except StoreCorrupt:  # the rest can be explained all the same
         return None
     return None if entry is None else facts_of(entry)
 

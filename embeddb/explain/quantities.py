@@ -65,13 +65,14 @@ def stored_lengths(store: Store, pattern_id: str, sizes: Sizes) -> RowLengths | 
     """The row lengths that are stored of a matrix of these sizes."""
     try:
         vector = store.vectors.get(*STORED_AS, [pattern_id]).get(pattern_id)
-    except StoreCorrupt:  # a damaged one is no reason to explain nothing
+    except StoreCorrupt:  # the rest can be explained all the same
         return None
     return None if vector is None else from_vector(vector, sizes.m, sizes.nnz)
 
 
 def _meaning(platform: Platform) -> Mapping[str, str]:
-    """What quantities mean: those of a platform that was stored before may be the shipped ones."""
+    """Meanings of the quantities by name; a stored platform without them has those of the shipped
+    one."""
     shipped = platform.name in builtin_platforms()
     return {**(load_platform(platform.name).meaning if shipped else {}), **platform.meaning}
 

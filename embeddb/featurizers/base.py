@@ -176,6 +176,13 @@ def counted_parts(name: str) -> tuple[str, str] | None:
     return (plain, platform) if mark else None
 
 
+def finite(vector: NDArray[np.float32], weights: Path, *, hint: str = "") -> NDArray[np.float32]:
+    """The vector of a network. Raises: ModelError if it is not finite."""
+    if not np.isfinite(vector).all():
+        raise ModelError("its output is not finite", where=str(weights), hint=hint)
+    return vector
+
+
 # -- Weights that belong to a database ------------------------------------------------------------
 
 

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.errors import ModelError
 from embeddb.core.files.model_file import read_card
 from embeddb.core.records import WorkloadInfo
-from embeddb.featurizers.base import FromWeights
+from embeddb.featurizers.base import FromWeights, finite
 from embeddb.tensors.encoding.features import KernelGraph, graph_of, hidden, tile_rows
 from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.predictor import reads_rows
@@ -69,10 +68,8 @@ class KernelEmbedding:
 
     def _embedded(self, kernel: TensorGraph, graph: KernelGraph) -> NDArray[np.float32]:
         with np.errstate(over="ignore", invalid="ignore"):
-            vector: NDArray[np.float32] = self.network.embeddings(graph, tile_rows(kernel, [{}]))[0]
-        if not np.isfinite(vector).all():
-            raise ModelError("its output is not finite", where=str(self.weights))
-        return vector
+            vector = self.network.embeddings(graph, tile_rows(kernel, [{}]))[0]
+        return finite(vector, self.weights)
 
     def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """Return None: the vector depends on this database's own model and is not exported."""

@@ -21,6 +21,7 @@ from embeddb.featurizers.base import (
     Travelling,
     adopt,
     counted_name,
+    finite,
     own_weights,
 )
 from embeddb.nests.check import canonical_schedule
@@ -76,9 +77,7 @@ class NestEmbedding(Exported):
         graph = graph_of(nest, canonical_schedule(nest))
         with np.errstate(over="ignore", invalid="ignore"):
             vector = self.network.embedding(graph, None if counters is None else counters.values)
-        if not np.isfinite(vector).all():
-            raise ModelError("its output is not finite", where=str(self.weights))
-        return vector
+        return finite(vector, self.weights)
 
     def with_counters(self, platform: str, counters_of: CountersOf) -> CountedEmbedding | None:
         """The same featurizer with the counters of an instance; None if the network reads none."""

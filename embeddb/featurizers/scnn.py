@@ -24,7 +24,7 @@ from embeddb.core.extras import install_hint
 from embeddb.core.files.model_file import fill, load, read_card, version_of
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import WorkloadInfo
-from embeddb.featurizers.base import Exported, Travelling, adopt, own_weights
+from embeddb.featurizers.base import Exported, Travelling, adopt, finite, own_weights
 from embeddb.featurizers.stats import Stats
 
 SHIPPED = Path(__file__).parent.parent / "data" / "scnn.safetensors"
@@ -92,10 +92,7 @@ class Scnn(Exported):
 
         with torch.inference_mode():
             out = network(*collate([seen_through(reduce(pattern, reduction), channels)]))
-        vector = np.array(out[0].numpy(), dtype=np.float32)
-        if not np.isfinite(vector).all():
-            raise ModelError("its output is not finite", where=str(self.weights), hint=_TRAIN)
-        return vector
+        return finite(np.array(out[0].numpy(), dtype=np.float32), self.weights, hint=_TRAIN)
 
     def _network(self) -> tuple[Any, Any, int]:
         """Network, reduction and channels, read once; a failure is cached for `missing`."""
@@ -213,5 +210,5 @@ class StatsScnn:
 
     def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """From the features of both parts; None unless both are whole."""
-        found = [v for part in self.parts if (v := part.from_info(info)) is not None]
-        return self.join(found) if len(found) == len(self.parts) else None
+        vectors = [v for part in self.parts if (v := part.from_info(info)) is not None]
+        return self.join(vectors) if len(vectors) == len(self.parts) else None

@@ -255,17 +255,29 @@ def pattern_symmetry(pattern: Pattern) -> float:
 def contains(
     pattern: Pattern, rows: NDArray[np.int64], cols: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """bool[q]: true if (rows[i], cols[i]) is a nonzero. One vectorised binary search."""
-    low, high = pattern.indptr[rows], pattern.indptr[rows + 1]
-    end = high
-    for _ in range(int((high - low).max(initial=0)).bit_length()):
-        middle = (low + high) // 2
-        open_ = low < high
-        right = open_ & (pattern.indices[np.minimum(middle, pattern.nnz - 1)] < cols)
-        low, high = np.where(right, middle + 1, low), np.where(open_ & ~right, middle, high)
-    present = low < end
-    present[present] = pattern.indices[low[present]] == cols[present]
+    """bool[q]: true if (rows[i], cols[i]) is a nonzero."""
+    at = first_at_least(pattern, rows, cols)
+    present = at < pattern.indptr[rows + 1]
+    present[present] = pattern.indices[at[present]] == cols[present]
     return present
+
+
+def first_at_least(
+    pattern: Pattern, rows: NDArray[np.int64], columns: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """int64[r]: position in `indices` of the first nonzero of each row at or past its column.
+
+    Bisects all rows at once, so a long row costs no more than a short one.
+    """
+    low, high = pattern.indptr[rows], pattern.indptr[rows + 1]
+    while bool((low < high).any()):
+        middle = (low + high) >> 1
+        # A finished row is unchanged; its middle may be past the end.
+        open_ = low < high
+        below = open_ & (pattern.indices[np.where(open_, middle, 0)] < columns)
+        low = np.where(below, middle + 1, low)
+        high = np.where(open_ & ~below, middle, high)
+    return low
 
 
 def _evenly(total: int, count: int) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -173,6 +173,12 @@ def _key(source: str, version: str) -> str:
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 
+def instance_of(identity: Mapping[str, str], *, separator: str = "\n") -> str:
+    """Name of a machine: 8 hex digits of the digest of the facts that identify it."""
+    text = separator.join(f"{key}={identity[key]}" for key in sorted(identity))
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+
+
 def cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or ""
     root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
@@ -210,10 +216,10 @@ def _version(path: str) -> str:
 
 
 @cache
-def _cpuinfo() -> dict[str, str]:
-    """Fields of the first processor; empty without /proc/cpuinfo."""
+def cpuinfo(path: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+    """Fields of the first processor; empty without such a file."""
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return {}
     pairs = re.findall(r"^([^\n:]+?)\s*: ([^\n]*)$", text.split("\n\n", 1)[0], re.MULTILINE)
@@ -222,7 +228,7 @@ def _cpuinfo() -> dict[str, str]:
 
 def cpu_model() -> str:
     """Model name with family, model and stepping: some hypervisors use one name for all models."""
-    info = _cpuinfo()
+    info = cpuinfo()
     name = info.get("model name") or host.processor() or host.machine()
     numbers = [info.get(key, "?") for key in ("cpu family", "model", "stepping")]
     return f"{name} ({'/'.join(numbers)})" if "?" not in numbers else name
@@ -231,7 +237,7 @@ def cpu_model() -> str:
 @cache
 def cpu_flags() -> tuple[str, ...]:
     """Extensions of this processor by their names in the system."""
-    return tuple((_cpuinfo().get("flags") or _cpuinfo().get("Features") or "").split())
+    return tuple((cpuinfo().get("flags") or cpuinfo().get("Features") or "").split())
 
 
 def threads_used(threads: int) -> int:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,6 @@ from embeddb.kernels import codegen as cpu_codegen
 from embeddb.kernels.bodies import Variant
 from embeddb.kernels.codegen import Launch
 from embeddb.kernels.forms import Converter, Form, Refusal, aligned
-
-if TYPE_CHECKING:
-    from embeddb.kernels.forms import Form
 
 #: Return codes of a call: `outcome` of the generated C.
 DONE, NO_MEMORY, NOT_A_NUMBER = range(3)
@@ -228,19 +225,15 @@ def _require_trusted(built: cpu_build.Built) -> None:
     """Check ownership. Raises: RunnerUnavailable if others own or may write the object or
     folder."""
     for place in (built.path.parent, built.path):
-        _require_own(place)
-
-
-def _require_own(place: Path) -> None:
-    try:
-        about = place.stat()
-    except OSError as error:
-        raise RunnerUnavailable(f"{place}: {error.strerror}") from None
-    if about.st_uid != os.geteuid() or about.st_mode & _OTHERS_WRITE:
-        raise RunnerUnavailable(
-            f"{place}: other users can write here, so no code is loaded from it",
-            hint=f"chmod go-w {place}, or set XDG_CACHE_HOME to a folder of your own",
-        )
+        try:
+            about = place.stat()
+        except OSError as error:
+            raise RunnerUnavailable(f"{place}: {error.strerror}") from None
+        if about.st_uid != os.geteuid() or about.st_mode & _OTHERS_WRITE:
+            raise RunnerUnavailable(
+                f"{place}: other users can write here, so no code is loaded from it",
+                hint=f"chmod go-w {place}, or set XDG_CACHE_HOME to a folder of your own",
+            )
 
 
 def _require_runnable() -> None:

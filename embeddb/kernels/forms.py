@@ -203,7 +203,7 @@ class Converter:
             base = np.empty(slices, np.int64)
             span = lib.sell_columns(*head, _at(csr.ptr), _at(csr.idx), _at(row), _at(base))
             if span >= _SHORT:
-                return _too_wide(what, int(span))
+                return Refusal(f"{what} span {int(span) + 1} columns, 16 bits count {_SHORT}")
         idx = np.empty(stored, np.uint16 if spec.index_bytes == 2 else np.int32)
         val = aligned((stored,), csr.val.dtype)
         source = (_at(csr.ptr), _at(csr.idx), _at(csr.val))
@@ -318,10 +318,6 @@ def _panelled(csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
         row=csc.indices[first].astype(np.int32, copy=False),
         panel=np.searchsorted(first, starts),
     )
-
-
-def _too_wide(what: str, span: int) -> Refusal:
-    return Refusal(f"{what} span {span + 1} columns, 16 bits count {_SHORT}")
 
 
 def _reordered(csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:

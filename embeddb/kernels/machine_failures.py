@@ -60,8 +60,8 @@ def blamed_line(output: str) -> str:
 
 
 def full_line(output: str) -> str:
-    """First line that reports a full disk. Of other people's programs no other message is trusted:
-    a configuration may just need too much memory."""
+    """First line that reports a full disk. No other message of a user's program is trusted: its
+    configuration may just need too much memory."""
     return _first(_FULL, output)
 
 

@@ -9,6 +9,7 @@ expanded; duplicates are merged. Only containers that must store zeros to fill s
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -65,17 +66,15 @@ def read_pattern(
         chosen = format or format_of(Path(path))
         if chosen not in FORMATS:
             raise MatrixError(f"unknown matrix format {chosen!r}", where=where, hint=format_hint())
-        own = name or stem(Path(where))
-        source = open_source(
-            Path(path), name=own, group=group or own, max_nnz=max_nnz, max_bytes=max_bytes
-        )
+        source = open_source(Path(path), max_nnz=max_nnz, max_bytes=max_bytes)
         read: Callable[[Source], Pattern]
         module, _, function = FORMATS[chosen].partition(":")
         read = getattr(import_module(f"embeddb.matrix_files.{module}"), function or "read")
         pattern = read(source)
         if pattern.nnz > max_nnz:
             raise source.error(f"{pattern.nnz} entries are more than the limit of {max_nnz}")
-    return pattern
+    own = name or stem(Path(where))
+    return replace(pattern, name=own, group=group or own)
 
 
 def sniff(path: str | Path) -> str:

@@ -34,7 +34,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
-from embeddb.matrix_files.source import LONGEST_LINE, Source, line_starts, read_text, words_by_line
+from embeddb.matrix_files.source import (
+    LONGEST_LINE,
+    Source,
+    line_starts,
+    mirrored,
+    read_text,
+    words_by_line,
+)
 
 _COMMENTS = b"#%"
 _COMMENT = re.compile(rb"[#%][^\n]*")
@@ -100,9 +107,8 @@ def read(source: Source) -> Pattern:
     del text
     source.check_sizes(shape, len(edges), entry_bytes=3)
     if header.kind == "sym":
-        off = rows != cols
-        rows, cols = np.concatenate([rows, cols[off]]), np.concatenate([cols, rows[off]])
-    return Pattern.from_coo(shape, rows, cols, name=source.name, group=source.group)
+        rows, cols = mirrored(rows, cols)
+    return Pattern.from_coo(shape, rows, cols)
 
 
 def _header(source: Source, text: bytes) -> _Header:
@@ -350,5 +356,4 @@ def read_dimacs(source: Source) -> Pattern:
         raise source.error(f"a node lies outside 1..{n}", line=line_of(text, row))
     if len(edges) != arcs:
         raise source.error(f"the header states {arcs} arcs, {len(edges)} lines are arcs", line=line)
-    rows, cols = edges[:, 0] - 1, edges[:, 1] - 1
-    return Pattern.from_coo((n, n), rows, cols, name=source.name, group=source.group)
+    return Pattern.from_coo((n, n), *(edges.T - 1))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
-from embeddb.matrix_files.source import Source, read_text
+from embeddb.matrix_files.source import Source, mirrored, read_text
 
 #: Descriptors of a Fortran format: a group with its repeat count, integers, blanks, a scale factor.
 _FORMAT = re.compile(
@@ -89,11 +89,9 @@ def read(source: Source) -> Pattern:
         line = at + header.index_format.line_of(wrong) + 1
         raise source.error(f"row index {idx[wrong]} lies outside 1..{m}", line=line)
     if header.symmetry not in _EXPANDED:
-        return Pattern.from_csc((m, n), ptr - 1, idx - 1, name=source.name, group=source.group)
-    rows, cols = idx - 1, np.repeat(np.arange(n), np.diff(ptr))
-    off = rows != cols
-    both = np.concatenate([rows, cols[off]]), np.concatenate([cols, rows[off]])
-    return Pattern.from_coo((m, n), *both, name=source.name, group=source.group)
+        return Pattern.from_csc((m, n), ptr - 1, idx - 1)
+    entries = mirrored(idx - 1, np.repeat(np.arange(n), np.diff(ptr)))
+    return Pattern.from_coo((m, n), *entries)
 
 
 def _header(source: Source, lines: list[bytes], unpacked: int) -> _Header:

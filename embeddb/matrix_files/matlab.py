@@ -103,9 +103,7 @@ def read(source: Source) -> Pattern:
         raise source.error("not a MATLAB version 5 file", hint="save it again with -v7")
     variables = dict(islice(_variables(source, data, order), _MOST_SPARSE))
     matrix = _chosen(source, variables)
-    return Pattern.from_csc(
-        matrix.shape, matrix.ptr, matrix.idx, name=source.name, group=source.group
-    )
+    return Pattern.from_csc(matrix.shape, matrix.ptr, matrix.idx)
 
 
 def _chosen(source: Source, variables: dict[str, _Sparse]) -> _Sparse:

@@ -23,6 +23,7 @@ from embeddb.core.pattern import MAX_DIM, Pattern
 from embeddb.matrix_files.source import (
     LONGEST_LINE,
     Source,
+    mirrored,
     open_source,
     open_stream,
     without_mark,
@@ -114,7 +115,7 @@ def is_right_hand_side(path: Path) -> bool:
     """Return true if a file is Matrix Market and holds one or some dense columns."""
     try:
         with refusing(MatrixError):
-            source = open_source(path, name="", group="", max_nnz=MAX_DIM)
+            source = open_source(path, max_nnz=MAX_DIM)
             with open_stream(source) as stream:
                 header = _header(source, stream)
     except MatrixError:
@@ -131,7 +132,7 @@ def read(source: Source) -> Pattern:
         header = _header(source, stream)
         if header.layout == "array":
             rows, cols = _array(source, header, stream)
-            return Pattern.from_coo(header.shape, rows, cols, name=source.name, group=source.group)
+            return Pattern.from_coo(header.shape, rows, cols)
         try:
             matrix = mmread(_Rewritten(source, header.text(), stream), spmatrix=False)
         except (ValueError, OverflowError) as error:
@@ -140,9 +141,7 @@ def read(source: Source) -> Pattern:
                 raise source.error(str(error)) from error
             line = int(match[1]) - 2 + header.lines
             raise source.error(match[2], line=line) from error
-    return Pattern.from_coo(
-        header.shape, matrix.row, matrix.col, name=source.name, group=source.group
-    )
+    return Pattern.from_coo(header.shape, matrix.row, matrix.col)
 
 
 def _header(source: Source, stream: IO[bytes]) -> _Header:
@@ -203,9 +202,7 @@ def _array(
     if header.symmetry == "general":
         return at % max(m, 1), at // max(m, 1)
     lower = np.triu_indices(n, 1 if header.symmetry == "skew-symmetric" else 0)
-    cols, rows = lower[0][at], lower[1][at]
-    off = rows != cols
-    return np.concatenate([rows, cols[off]]), np.concatenate([cols, rows[off]])
+    return mirrored(lower[1][at], lower[0][at])
 
 
 def _blocks(source: Source, first: int, stream: IO[bytes]) -> Iterator[tuple[int, list[bytes]]]:

@@ -45,7 +45,7 @@ def read(source: Source) -> Pattern:
     rows = np.repeat(np.arange(n), counts)
     _check_symmetry(source, n, rows, neighbours, body)
     ptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    return Pattern.from_csr((n, n), ptr, neighbours, name=source.name, group=source.group)
+    return Pattern.from_csr((n, n), ptr, neighbours)
 
 
 def header(source: Source, lines: NumberLines, counts: range, names: str) -> list[int]:
@@ -144,7 +144,7 @@ def read_hypergraph(source: Source) -> Pattern:
     if not counts.all():
         raise source.error("a hyperedge without vertices", line=body.place(int(np.argmin(counts))))
     ptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    return Pattern.from_csr((edges, vertices), ptr, columns, name=source.name, group=source.group)
+    return Pattern.from_csr((edges, vertices), ptr, columns)
 
 
 def _check_lines(source: Source, body: NumberLines, edges: int, weights: int) -> None:

@@ -52,7 +52,7 @@ def _read(source: Source, archive: NpzArchive) -> Pattern:
         entries = _diagonals(source, archive, shape)
     else:
         raise archive.error(f"unknown sparse format {kind!r}")
-    return Pattern.from_coo(shape, *entries, name=source.name, group=source.group)
+    return Pattern.from_coo(shape, *entries)
 
 
 def _shape(source: Source, archive: NpzArchive, prefix: str = "") -> tuple[int, int]:
@@ -73,10 +73,17 @@ def _check_count(source: Source, member: Member, times: int = 1) -> None:
     source.check_memory(taken * count, f"{count} entries")
 
 
-def _check_values(source: Source, member: Member) -> None:
-    """Check the number of values to scan, zeros included. Raises: MatrixError."""
+def _padded(source: Source, archive: NpzArchive, kind: str, rank: int) -> Member:
+    """The values of a padded layout, all of which are scanned for zeros. Raises: MatrixError."""
+    member = archive.member("data")
+    if len(member.shape) != rank:
+        dimensions = {2: "two", 3: "three"}[rank]
+        raise archive.error(
+            f"'data' of a {kind} matrix has {dimensions} dimensions, not {member.shape}"
+        )
     count = prod(member.shape)
     source.check_memory(_VALUE_BYTES * count, f"{count} values")
+    return member
 
 
 def _compressed(
@@ -94,17 +101,14 @@ def _compressed(
     build = Pattern.from_csr if kind == "csr" else Pattern.from_csc
     ptr, idx = archive.array(pointers), archive.array(indices)
     used = min(max(int(ptr[-1]), 0), idx.size)
-    return build(shape, ptr, idx[:used], name=source.name, group=source.group)
+    return build(shape, ptr, idx[:used])
 
 
 def _blocks(
     source: Source, archive: NpzArchive, shape: tuple[int, int]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """BSR. Blocks are padded with zeros, so a zero in a block is no entry."""
-    member = archive.member("data")
-    if len(member.shape) != 3:
-        raise archive.error(f"'data' of a bsr matrix has three dimensions, not {member.shape}")
-    _check_values(source, member)
+    member = _padded(source, archive, "bsr", 3)
     count, r, c = member.shape
     if min(r, c) < 1 or shape[0] % r or shape[1] % c:
         raise archive.error(f"blocks of {r} x {c} do not tile {shape[0]} x {shape[1]}")
@@ -122,10 +126,7 @@ def _diagonals(
     source: Source, archive: NpzArchive, shape: tuple[int, int]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """DIA. A zero is padding; data[d, j] is entry (j - offset[d], j)."""
-    member = archive.member("data")
-    if len(member.shape) != 2:
-        raise archive.error(f"'data' of a dia matrix has two dimensions, not {member.shape}")
-    _check_values(source, member)
+    member = _padded(source, archive, "dia", 2)
     offsets = archive.array(archive.vector("offsets", member.shape[0])).astype(np.int64)
     diagonal, cols = np.nonzero(archive.array(member))
     rows = cols - offsets[diagonal]

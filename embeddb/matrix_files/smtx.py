@@ -36,7 +36,7 @@ def read(source: Source) -> Pattern:
         raise source.error(f"row offsets do not ascend from 0 to {nnz}", line=2)
     if nnz and (idx.min() < 0 or idx.max() >= n):
         raise source.error(f"a column index lies outside 0..{n - 1}", line=3)
-    return Pattern.from_csr((m, n), ptr, idx, name=source.name, group=source.group)
+    return Pattern.from_csr((m, n), ptr, idx)
 
 
 def _numbers(source: Source, text: bytes, count: int, what: str, line: int) -> NDArray[np.int64]:
@@ -68,4 +68,4 @@ def read_waco(source: Source) -> Pattern:
         )
     ptr = np.frombuffer(data, "<i4", m + 1, 12)
     idx = np.frombuffer(data, "<i4", nnz, 16 + 4 * m)
-    return Pattern.from_csr((m, n), ptr, idx, name=source.name, group=source.group)
+    return Pattern.from_csr((m, n), ptr, idx)

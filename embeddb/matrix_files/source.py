@@ -35,11 +35,9 @@ _CHUNK = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file on disk of `size` bytes, with the name and group for its pattern."""
+    """A file on disk of `size` bytes, and the limits for its pattern."""
 
     path: Path
-    name: str
-    group: str
     max_nnz: int
     size: int
     gzipped: bool
@@ -124,12 +122,12 @@ def plain_text(path: str | Path) -> str:
         return str(path).encode("utf-8", "backslashreplace").decode()
 
 
-def open_source(path: Path, *, name: str, group: str, max_nnz: int, max_bytes: int = 0) -> Source:
+def open_source(path: Path, *, max_nnz: int, max_bytes: int = 0) -> Source:
     """Open a file. Raises: OSError, also for anything but a regular file."""
     with open_regular(path) as file:
         gzipped = file.read(2) == b"\x1f\x8b"
         size = file.seek(0, io.SEEK_END)
-    return Source(path, name, group, max_nnz, size, gzipped, max_bytes)
+    return Source(path, max_nnz, size, gzipped, max_bytes)
 
 
 def open_stream(source: Source) -> IO[bytes]:
@@ -150,6 +148,14 @@ def read_all(source: Source) -> bytes:
             source.check_held(unpacked.tell() + len(part))
             unpacked.write(part)
     return unpacked.getvalue()
+
+
+def mirrored(
+    rows: NDArray[np.int64], cols: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The entries of one triangle, followed by their mirror images across the diagonal."""
+    off = rows != cols
+    return np.concatenate([rows, cols[off]]), np.concatenate([cols, rows[off]])
 
 
 def without_mark(text: bytes) -> bytes:

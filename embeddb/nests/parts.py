@@ -12,9 +12,11 @@ MOST_LOOPS = 6
 #: Size of an element in bytes, by type.
 DTYPES = {"f32": 4, "f64": 8, "i32": 4, "i64": 8}
 
-#: Operators of an expression and their number of operands. Comparisons return 1 or 0.
+#: Operators that return 1 or 0.
+COMPARISONS = ("<", "<=", "==", "!=")
+#: Operators of an expression and their number of operands.
 OPERATORS = {
-    **dict.fromkeys(("+", "-", "*", "/", "min", "max", "<", "<=", "==", "!="), 2),
+    **dict.fromkeys(("+", "-", "*", "/", "min", "max", *COMPARISONS), 2),
     **dict.fromkeys(("neg", "abs", "sqrt", "exp", "log", "tanh"), 1),
     "select": 3,
 }

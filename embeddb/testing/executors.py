@@ -102,7 +102,7 @@ class ExecutorContract:
         assert reason is None or (reason and "\n" not in reason)
         assert executor.name and isinstance(executor.detached, bool)
 
-    def test_every_chunk_is_worked_on_and_the_next_job_after_it(
+    def test_all_chunks_run_before_those_of_the_next_job(
         self, executor: Executor, campaign: Campaign
     ) -> None:
         first, second, third = (task.id for task in campaign.tasks())
@@ -135,7 +135,7 @@ class ExecutorContract:
         assert not campaign.missing(campaign.named(names[:1])[0])
         assert Submissions(campaign.folder).last_words(work.number)
 
-    def test_what_is_cancelled_ends_and_may_be_submitted_again(
+    def test_cancelled_work_ends_and_may_be_submitted_again(
         self, executor: Executor, campaign: Campaign, shared: Path
     ) -> None:
         (shared / "slow").touch()
@@ -149,7 +149,7 @@ class ExecutorContract:
         self._wait(lambda: not _live(executor, job))
         assert not any(campaign.missing(task) for task in campaign.tasks())
 
-    def test_a_job_that_nobody_knows_has_no_chunks(self, executor: Executor) -> None:
+    def test_an_unknown_job_has_no_chunks(self, executor: Executor) -> None:
         assert not executor.states("no such job")
         executor.cancel("no such job")
 

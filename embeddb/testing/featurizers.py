@@ -33,7 +33,7 @@ from embeddb.tensors.tensor_text import tensor_text
 def extreme_patterns() -> dict[str, Pattern]:
     """Small edge-case patterns, by description."""
     everything = np.arange(48)
-    out = {
+    return {
         "no rows, no columns": _coo((0, 0), [], []),
         "no rows": _coo((0, 5), [], []),
         "no columns": _coo((5, 0), [], []),
@@ -49,7 +49,6 @@ def extreme_patterns() -> dict[str, Pattern]:
         "diagonal": _coo((48, 48), everything, everything),
         "last row only": _coo((100, 100), [99] * 48, everything),
     }
-    return out
 
 
 def _coo(shape: tuple[int, int], rows: Any, cols: Any) -> Pattern:
@@ -73,7 +72,7 @@ class FeaturizerContract:
         """A stub with known sizes."""
         return WorkloadInfo(id="0", m=5, n=4, nnz=9, stub=True)
 
-    def test_it_says_what_it_is(self) -> None:
+    def test_name_version_and_coordinates_are_valid(self) -> None:
         featurizer = self.make()
         assert reads(featurizer, self.kind), f"its `kinds` lack {self.kind}"
         assert isinstance(featurizer.name, str) and featurizer.name
@@ -108,7 +107,7 @@ class FeaturizerContract:
         sized = featurizer.from_info(self.sized())
         assert sized is None or (sized.shape == (featurizer.dim,) and np.isfinite(sized).all())
 
-    def test_what_it_lacks_is_one_line(self) -> None:
+    def test_missing_is_one_line(self) -> None:
         featurizer = self.make()
         if isinstance(featurizer, MayLack):
             assert "\n" not in featurizer.missing()

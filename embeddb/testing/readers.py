@@ -128,7 +128,7 @@ class ReaderContract:
         path.write_bytes(path.read_bytes().rstrip() + b"x" * (3 << 20))
         self.read(path, options)
 
-    def test_nothing_there(self, tmp_path: Path) -> None:
+    def test_a_missing_file(self, tmp_path: Path) -> None:
         path, options, _ = self.example(tmp_path)
         path.unlink()
         assert self.read(path, options) == []

@@ -78,7 +78,7 @@ class RunnerContract:
         again = list(runner.run(pattern, self.op, configs[1:], options=options))
         assert [config for config, _ in again] == configs[1:]
 
-    def test_facts_are_told_beside_the_identity(self, runner: Runner) -> None:
+    def test_facts_extend_the_environment(self, runner: Runner) -> None:
         """For runners with `facts`."""
         if not isinstance(runner, MeasuresFacts):
             return

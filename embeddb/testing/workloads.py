@@ -29,20 +29,20 @@ class WorkloadKindContract:
         """Workloads that differ in more than their names."""
         raise NotImplementedError
 
-    def test_ids_are_of_the_content_alone(self, workloads: list[Workload]) -> None:
+    def test_ids_depend_on_the_content_alone(self, workloads: list[Workload]) -> None:
         assert len({one.id for one in workloads}) == len(workloads) > 1
         for one in workloads:
             assert is_workload(one) and one.kind == self.kind
             assert len(bytes.fromhex(one.id)) == 16
             assert dataclasses.replace(one, name="other", group="else").id == one.id  # type: ignore[type-var]
 
-    def test_sizes_are_possible_and_named_as_the_kind_says(self, workloads: list[Workload]) -> None:
+    def test_sizes_are_possible_and_named(self, workloads: list[Workload]) -> None:
         kind = kind_of(self.kind)
         for sizes in (*(one.sizes for one in workloads), *kind.sample_sizes()):
             assert sizes.possible and set(sizes.symbols) <= set(kind.symbols)
             assert kind.sparse or kind_with(dict(sizes.named)) is kind
 
-    def test_the_store_gives_them_back(self, workloads: list[Workload]) -> None:
+    def test_the_store_returns_them(self, workloads: list[Workload]) -> None:
         store, kind = memory_store(), kind_of(self.kind)
         store.put_structures((one, WorkloadInfo.whole(one)) for one in workloads)
         for one in workloads:

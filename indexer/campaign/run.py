@@ -237,20 +237,20 @@ def surprising_cost(platform: Platform, seconds: float | None) -> str:
 def planned_matrices(
     folder: str | Path,
     *,
-    nnz: tuple[int, int] = (0, 0),
+    max_nnz: int = 0,
     groups: Mapping[str, str] | None = None,
     seen: Callable[[Pattern], None] | None = None,
     note: Callable[[str], None] | None = None,
     progress: Progress = ignore_progress,
 ) -> list[Matrix]:
-    """The matrix files below a folder with a number of non-zeros within limits (a high one of 0 is
-    none), each shown to `seen`; unreadable files are left out and reported to `note`.
+    """The matrix files below a folder with at most `max_nnz` non-zeros (0: no limit), each shown to
+    `seen`; unreadable files are left out and reported to `note`.
     `groups` has the group by name, else a matrix is one of its own.
 
     Raises: MatrixError if it is not a folder.
     """
     report = note or (lambda _: None)
-    files, (low, high) = matrix_files(folder, note=report), nnz
+    files = matrix_files(folder, note=report)
     names = matrix_names(files, Path(folder))
     matrices = []
     for at, path in enumerate(files):
@@ -263,7 +263,7 @@ def planned_matrices(
         except MatrixError as e:
             report(f"warning: left out: {e}")
             continue
-        if pattern.nnz >= low and (not high or pattern.nnz <= high):
+        if not max_nnz or pattern.nnz <= max_nnz:
             families = groups or {}
             group = families.get(name) or families.get(plain_name(name), name)
             sizes = (*pattern.shape, pattern.nnz)

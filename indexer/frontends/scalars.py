@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from embeddb.core.errors import NestError
 from embeddb.nests.nest import loop_range
 from embeddb.nests.parts import (
+    COMPARISONS,
     Access,
     Affine,
     Array,
@@ -194,7 +195,6 @@ def _size(expression: Expr) -> int:
 
 #: The largest power that is written out.
 _MOST_TIMES = 4
-_COMPARISONS = ("<", "<=", "==", "!=")
 _FLIPPED = {">": "<", ">=": "<="}
 #: Functions by their names in C, in Python and in symbols, without C's letter of the type.
 _FUNCTIONS = {
@@ -215,7 +215,7 @@ def pair(op: str, left: Expr, right: Expr) -> Expr:
     if op in ("+", "-", "*") and isinstance(left, Const) and isinstance(right, Const):
         one, other = left.value, right.value
         return Const({"+": one + other, "-": one - other, "*": one * other}[op])
-    if op in (*_COMPARISONS, "+", "-", "*", "/"):
+    if op in (*COMPARISONS, "+", "-", "*", "/"):
         return Call(op, (left, right))
     raise NestError(f"operator {op} is not supported in a nest")
 
@@ -226,7 +226,7 @@ def negated(value: Expr) -> Expr:
 
 def truth(value: Expr) -> Expr:
     """1 where a value is not 0, else 0."""
-    if isinstance(value, Call) and value.op in _COMPARISONS:
+    if isinstance(value, Call) and value.op in COMPARISONS:
         return value
     return Call("!=", (value, Const(0)))
 

@@ -411,7 +411,7 @@ class TpuGraphsReader:
 def _read(path: Path) -> tuple[MatrixRef, Arrays]:
     """Raises: ReaderError, TensorError, and what zipfile and numpy raise for a damaged file."""
     data = whole_bytes(path, _MOST_BYTES)
-    source = Source(path, "", "", max_nnz=0, size=len(data), gzipped=False)
+    source = Source(path, max_nnz=0, size=len(data), gzipped=False)
     with zipfile.ZipFile(io.BytesIO(data)) as file:
         archive = NpzArchive(source, file, "TpuGraphs' tiles")
         if "node_config_feat.npy" in file.namelist():

@@ -19,14 +19,14 @@ HARDWARE_S = "hardware_s"
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The effort one measurement may cost.
+    """Limits on the effort of one measurement.
 
     After a warm-up a configuration is repeated at least `repeats` times, then until `min_time_s`
-    seconds of kernel time are spent, but never more than `max_repeats` times. `timeout_s` bounds
-    everything one configuration does except compiling it and loading the matrix. `threads` 0 means
-    every CPU this process may use. `max_bytes` bounds the matrix, its converted forms and the dense
-    operands together (not what other libraries allocate). Random values come from `seed`; `check`
-    compares each result with scipy's.
+    seconds of kernel time are spent, but never more than `max_repeats` times. `timeout_s` is the
+    time limit of one configuration, without compilation and loading of the matrix. `threads` 0
+    means every CPU available to this process. `max_bytes` bounds the matrix, its converted forms
+    and the dense operands together (not what other libraries allocate). Random values come from
+    `seed`; `check` compares each result with scipy's.
 
     Raises: UsageError for an effort that cannot be spent.
     """
@@ -47,6 +47,12 @@ class RunOptions:
             raise UsageError(f"the timeout must be positive, not {self.timeout_s} s")
         if not 0 <= self.threads <= 1024:
             raise UsageError(f"threads must be 0..1024, not {self.threads}")
+
+    @property
+    def effort(self) -> dict[str, float]:
+        """Bounds on the repeats, by name, as workers take them."""
+        names = ("repeats", "max_repeats", "min_time_s")
+        return {name: getattr(self, name) for name in names}
 
 
 class Runner(Protocol):

@@ -15,6 +15,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.core.records import Measurement
 from embeddb.core.workload import Workload
+from embeddb.kernels.build import cpu_model, threads_used
 from embeddb.kernels.machine_failures import AGAIN, Deadline, full_line, killed_by, refuse_full
 from embeddb.platforms.machines import is_interpreter
 from embeddb.platforms.platform import space_of
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from embeddb.platforms.command import CommandSpec
     from embeddb.platforms.platform import Platform
 
-#: Variables every program gets; what else it needs, the platform file lists as `env`.
+#: Variables passed to every program; the platform file lists others as `env`.
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH")
 _VERSION_TIMEOUT_S = 20.0
 _MAX_ERROR = 300
@@ -88,10 +89,8 @@ class CommandRunner:
         if spec.time.clock_ghz:
             facts["clock_ghz"] = f"{spec.time.clock_ghz:g}"
         if "threads" in spec.names:
-            facts["threads"] = str(_threads(threads))
+            facts["threads"] = str(threads_used(threads))
         if not platform.simulated:
-            from embeddb.kernels.build import cpu_model
-
             facts["cpu"] = cpu_model()
         return platform.at("", facts)
 
@@ -167,7 +166,7 @@ class _Job:
         values_by_name = {
             "matrix": str(matrix),
             "output": str(output),
-            "threads": str(_threads(self.options.threads)),
+            "threads": str(threads_used(self.options.threads)),
             "repeats": str(self.options.repeats),
             "op.kernel": self.op.name,
             "op.width": str(self.op.width),
@@ -329,12 +328,6 @@ def _text(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(value)
     return str(int(value)) if isinstance(value, bool) else str(value)
-
-
-def _threads(requested: int) -> int:
-    return requested or (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
 
 
 def _failed(status: str, reason: str, source: str) -> Measurement:

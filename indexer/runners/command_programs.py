@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from embeddb.platforms.command import CommandSpec, TimeSpec
 
 
-#: How long output that is still in the pipes is waited for once the program itself has ended.
+#: Seconds to wait for output in the pipes after the program has ended.
 _DRAIN_S = 0.05
 _POLL_S = 0.02
 _CHUNK = 1 << 16
@@ -193,17 +193,17 @@ def _json_field(text: str, path: Sequence[str]) -> list[Any]:
 
 
 def one_line(text: str) -> str:
-    """The text on one line, without what a terminal would obey."""
+    """The text on one line, without control characters."""
     return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
 
 
-#: An upper bound of what one entry takes in any of the formats, and one row.
+#: Upper bounds of the bytes of an entry and of a row in any of the formats.
 _ENTRY_BYTES, _ROW_BYTES = 48, 24
 
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A private folder. Raises: RunnerUnavailable if none can be made."""
+    """A private folder. Raises: RunnerUnavailable if it cannot be created."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="embeddb-", ignore_cleanup_errors=True)
     except OSError as error:

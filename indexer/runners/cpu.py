@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -16,6 +15,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels import codegen as cpu_codegen
+from embeddb.kernels.build import instance_of
 from embeddb.kernels.forms import PADDING
 from indexer.runners.base import RunOptions
 from indexer.runners.baselines import baselines
@@ -54,9 +54,7 @@ class CpuRunner(MatrixRunner):
         self._facts: dict[str, dict[str, str]] = {}
 
     def available(self) -> str | None:
-        if cpu_build.compiler() is None:
-            return cpu_build.no_compiler()
-        return None
+        return None if cpu_build.compiler() else cpu_build.no_compiler()
 
     def platform(self, *, threads: int = 0) -> Platform:
         """Platform `cpu`; the instance is 8 hex digits of the identity's digest. The environment
@@ -68,8 +66,7 @@ class CpuRunner(MatrixRunner):
         from embeddb.platforms.platform import load_platform
 
         identity = self._identity(threads)
-        text = "\n".join(f"{key}={identity[key]}" for key in sorted(identity))
-        instance = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+        instance = instance_of(identity)
         facts = {**self._still(), **(self._facts.get(instance) or cpu_probe.stored(identity))}
         return load_platform("cpu").at(instance, {**facts, **identity})
 
@@ -175,7 +172,7 @@ class CpuRunner(MatrixRunner):
             raise UsageError(f"the cpu runner has no {op}", hint="its operations run on matrices")
         if op.dtype not in _TOLERANCES:
             raise UsageError(f"the cpu runner has no {op}", hint="its value types are f32 and f64")
-        self._require_available()
+        self.require_available()
 
     def _measure(
         self, pattern: Pattern, op: Op, config: Config, options: RunOptions
@@ -219,8 +216,7 @@ class CpuRunner(MatrixRunner):
     def _timed(
         self, pattern: Pattern, op: Op, request: dict[str, Any], options: RunOptions
     ) -> dict[str, Any]:
-        effort = {name: getattr(options, name) for name in ("repeats", "max_repeats", "min_time_s")}
-        return self._ask(pattern, op, {**request, **effort}, options, options.timeout_s)
+        return self._ask(pattern, op, {**request, **options.effort}, options, options.timeout_s)
 
     def _load(self, pattern: Pattern, op: Op, options: RunOptions) -> dict[str, Any]:
         need = _bytes(pattern, op, options)

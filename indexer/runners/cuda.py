@@ -17,8 +17,9 @@ from embeddb.core.errors import RunnerUnavailable, SpaceError, UsageError
 from embeddb.core.extras import install_command
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
+from embeddb.kernels.build import instance_of
 from embeddb.kernels.cuda import nvrtc
-from embeddb.kernels.cuda.plan import SIZES, identity_of, instance_of, plan
+from embeddb.kernels.cuda.plan import SIZES, identity_of, plan
 from embeddb.platforms.platform import space_of
 from indexer.runners.base import RunOptions
 from indexer.runners.harness.matrix_runner import MatrixRunner, too_large
@@ -37,7 +38,7 @@ _MOST_ENTRIES = (1 << 31) - 1
 
 @lru_cache(maxsize=1)
 def has_driver() -> bool:
-    """True if NVIDIA's driver can be loaded: without it no process needs to be started to know."""
+    """True if NVIDIA's driver can be loaded, which is checked before a process is started."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -45,7 +46,7 @@ def has_driver() -> bool:
     return True
 
 
-#: What the worker reported of the GPU, by its module: it stays the same while this process lives.
+#: Description of the GPU by the worker of a module; constant for the life of this process.
 _REPORTED: dict[str, dict[str, Any]] = {}
 
 
@@ -62,7 +63,7 @@ class CudaRunner(MatrixRunner):
     def __init__(self, worker: str = _WORKER) -> None:
         super().__init__(worker, {})
         self._worker = worker
-        self._looks = worker == _WORKER  # others need no driver
+        self._looks = worker == _WORKER  # other workers need no driver
         self._facts: dict[str, str] = {}
 
     def available(self) -> str | None:
@@ -152,7 +153,7 @@ class CudaRunner(MatrixRunner):
         return reported
 
     def _identity(self) -> dict[str, str]:
-        self._require_available()
+        self.require_available()
         return identity_of(self._gpu()["identity"])
 
     def _properties(self) -> dict[str, str]:
@@ -168,7 +169,7 @@ class CudaRunner(MatrixRunner):
         if op.name not in ("spmm", "spmv", "sddmm"):
             hint = "its operations are spmm, spmv and sddmm"
             raise UsageError(f"the cuda runner has no {op}", hint=hint)
-        self._require_available()
+        self.require_available()
 
     def _measure(
         self, pattern: Pattern, op: Op, config: dict[str, Any], options: RunOptions

@@ -21,6 +21,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import PlatformError, RunnerUnavailable
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
+from embeddb.dynamics.traffic import VALUE_BYTES
 from indexer.runners.base import RunOptions
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Parameters that the model needs.
 _NEEDED = ("row_panels", "column_panels", "split", "barrier", "bypass", "reorder")
-#: An upper bound of what timing one configuration takes per non-zero, and per row and column.
+#: Upper bounds of the bytes for timing one configuration, per non-zero, and per row and column.
 _ENTRY_BYTES, _SIDE_BYTES = 120, 60
 _BOUNDS = ("elements_s", "memory_s", "shared_s")
 
@@ -116,11 +117,9 @@ def _measurement(
 
 #: Changes when the same assumptions would give other times.
 VERSION = "1"
-#: Bytes of a value; half precision counts as such though SPADE may lack it.
-_VALUE_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "tf32": 4, "f64": 8, "c64": 8, "c128": 16}
 #: All caches of a platform file together: the tags of these take some 128 MB here.
 _MOST_CACHE_KIB = 1 << 20
-#: Tilings kept for the next configurations of the same pattern may take so much.
+#: Largest number of bytes of tilings that are kept for further configurations of a pattern.
 KEEP_BYTES = 1 << 30
 
 
@@ -223,7 +222,7 @@ class Model:
         else:  # a row panel at a time, with all its tiles
             plan = (every[:-1], tiling.panels, np.array([0, tiling.panels.size - 1]))
         m, n = pattern.shape
-        slice_bytes = columns * _VALUE_BYTES[self._op.dtype]
+        slice_bytes = columns * VALUE_BYTES[self._op.dtype]
         per_slice = max(1, int(hw.line_bytes // slice_bytes))
         indices = pattern.indices if per_slice == 1 else pattern.indices // np.int32(per_slice)
         return simulate(
@@ -257,7 +256,7 @@ class Model:
 
     def _costs(self, slice_bytes: int, passes: int) -> NDArray[np.float64]:
         """float64[11] in cycles, in the order of the constants in `tiles.py`."""
-        hw, value = self._hardware, _VALUE_BYTES[self._op.dtype]
+        hw, value = self._hardware, VALUE_BYTES[self._op.dtype]
         unit = max(slice_bytes, hw.line_bytes)
         lines = math.ceil(unit / hw.line_bytes)
         vectors = math.ceil(slice_bytes / hw.vector_bytes)

@@ -16,13 +16,12 @@ newest first in each set. Three groups of arguments are passed together:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
+from embeddb.dynamics.traffic import compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +143,7 @@ def _breadth_first_loop(
     return order
 
 
-def _compiled(function: Any, **options: Any) -> Any:
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # neither the package's folder nor the user's cache can be written
-        return numba.njit(**options)(function)
-
-
-_breadth_first = _compiled(_breadth_first_loop)
-
+_breadth_first = compiled(_breadth_first_loop)
 
 #: Entries an element works through before the next element has its turn at the shared cache.
 _TURN = 256
@@ -333,10 +324,10 @@ def _simulate_loop(
     return total[0], total[1], total[2], total[3]
 
 
-_touch = _compiled(_touch_loop, error_model="numpy")
-_share = _compiled(_share_loop, error_model="numpy")
-_reach = _compiled(_reach_loop, error_model="numpy")
-_turn = _compiled(_turn_loop, error_model="numpy")
-_phase = _compiled(_phase_loop, error_model="numpy")
-_flush = _compiled(_flush_loop, error_model="numpy")
-simulate = _compiled(_simulate_loop, error_model="numpy")
+_touch = compiled(_touch_loop, error_model="numpy")
+_share = compiled(_share_loop, error_model="numpy")
+_reach = compiled(_reach_loop, error_model="numpy")
+_turn = compiled(_turn_loop, error_model="numpy")
+_phase = compiled(_phase_loop, error_model="numpy")
+_flush = compiled(_flush_loop, error_model="numpy")
+simulate = compiled(_simulate_loop, error_model="numpy")

@@ -33,7 +33,7 @@ _AT_ONCE = 128
 class TileRunner(LocalRunner):
     """Measure tiles of tensor kernels, each on one thread, as runner `nest` measures nests: several
     compiled into one file, checked against numpy, timed in alternating rounds. Compiled code of the
-    last kernel is kept, so that another round of it costs nothing but the runs."""
+    last kernel is kept, so that another round of it only costs the runs."""
 
     name = "tile"
     kinds = ("kernel",)
@@ -86,7 +86,7 @@ class TileRunner(LocalRunner):
         self._last = None
         self._remove()
         folder = mkdtemp(prefix="embeddb-tile-")
-        # Also of a runner that nobody closes, and at the end of the process.
+        # Also if the runner is not closed, and at exit.
         self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         measuring = Measuring(
             MeasuredKernel(kernel),

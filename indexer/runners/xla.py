@@ -31,8 +31,8 @@ _WORKER = "indexer.runners.xla_code.worker"
 _PLATFORM = "xla-cpu"
 _START_S = 120.0
 _FLAGS = "--xla_cpu_multi_thread_eigen=false"
-#: One thread. What is freed is kept and used again: else every call would pay for fresh pages, and
-#: does for arrays of more than 32 MiB unless glibc maps none at all, however high its threshold.
+#: One thread. Freed memory is kept for reuse, or every call pays for fresh pages; arrays of more
+#: than 32 MiB do unless glibc maps none at all, however high its threshold.
 _ENV = {
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": _FLAGS,

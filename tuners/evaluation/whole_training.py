@@ -35,15 +35,14 @@ _PARTS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeRequest:
-    """Options of the training: `start` is the file of a model to continue from, `weights` a
-    featurizer's file with the sparse network (neither: random), `matrices` the folder of structures
-    that are not in the database. `samples` is as in `TrainingRequest`."""
+    """Request for a whole model: `start` is the file of one to fine-tune (None: random weights),
+    `matrices` the folder of structures that the database does not keep. `samples` is as in
+    `TrainingRequest`."""
 
     settings: CostSettings
     samples: int = 0
     judged: bool = True
     start: Path | None = None
-    weights: Path | None = None
     matrices: Path | None = None
 
 
@@ -141,18 +140,13 @@ def prepared(
     note: Callable[[str], None],
     progress: Progress,
 ) -> WholeTraining:
-    """Read structures and samples for a training.
-
-    Raises: as `samples_of`, `first_encoder` and `load_whole`; UsageError for weights and a start.
-    """
+    """With structures read and samples chosen. Raises: as `samples_of` and `load_whole`."""
     from embeddb.learning.samples import samples_of
-    from indexer.training.cost_model.encoder import StructureReader
-    from indexer.training.cost_model.whole import first_encoder, load_whole
+    from indexer.training.cost_model.encoder import Encoder, StructureReader
+    from indexer.training.cost_model.whole import load_whole
 
-    if request.start and request.weights:
-        raise UsageError("a model to start from has an encoder: give --from or --encoder")
     start = load_whole(request.start) if request.start else None
-    encoder = start.encoder if start else first_encoder(request.settings, request.weights)
+    encoder = start.encoder if start else Encoder.drawn(request.settings)
     read = StructureReader(db, encoder, request.matrices, progress)
     available = samples_of(db, platform, ops, read=read)
     model = start.model if start else None

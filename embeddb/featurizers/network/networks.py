@@ -10,8 +10,7 @@ network is described by a spec of plain JSON in the card of its weights:
 - `dtype`: `float32` or `float64`.
 
 Own choices in both, since no paper states them: biases, ReLU after every convolution (in `cognate`
-thus before pooling), one linear layer as projection, the mean over the entries (grid, windows) of
-one pattern before it, and the first weights.
+thus before pooling), one linear layer as projection, and the first weights.
 """
 
 from __future__ import annotations
@@ -37,28 +36,25 @@ _MOST = {"in_channels": 64, "dim": 4096}
 #: Initialisation: fraction of a site's variance from the site itself, and assumed fraction of
 #: occupied neighbour offsets. With equal weights for all offsets, as for images, the outputs of a
 #: dense and a scattered pattern differ 10^5 times after 12 layers; with these, 200 times. 69 real
-#: matrices had 5.2 to 6.1 of 8 neighbours in a 128 x 128 grid and 1.9 to 3.6 in windows (geometric
-#: means, by depth).
+#: matrices had 5.2 to 6.1 of 8 neighbours in a 128 x 128 grid and 1.9 to 3.6 at full
+#: resolution (geometric means, by depth).
 _OWN = 0.5
 _OCCUPIED = 0.6
 _SHAPE = 3
 
 
 class _Head(nn.Module):
-    """[b,dim] from features [entries,c] of the entries and shapes [b,3] of the patterns."""
+    """[b,dim] from features [b,c] and shapes [b,3] of the patterns."""
 
     def __init__(self, channels: int, dim: int, *, shape: bool) -> None:
         super().__init__()
         self.shape = shape
         self.project = nn.Linear(channels + _SHAPE * shape, dim)
 
-    def forward(self, pooled: Tensor, shapes: Tensor, owner: Tensor) -> Tensor:
-        counts = torch.bincount(owner, minlength=shapes.shape[0])
-        mean = pooled.new_zeros(shapes.shape[0], pooled.shape[1]).index_add(0, owner, pooled)
-        mean = mean / counts.clamp(min=1)[:, None]
+    def forward(self, pooled: Tensor, shapes: Tensor) -> Tensor:
         if self.shape:
-            mean = torch.cat([mean, shapes.to(mean.dtype)], dim=1)
-        projected: Tensor = self.project(mean)
+            pooled = torch.cat([pooled, shapes.to(pooled.dtype)], dim=1)
+        projected: Tensor = self.project(pooled)
         return projected
 
 
@@ -84,14 +80,14 @@ class Cognate(nn.Module):
         self._average = layers.global_average
         self._pooled = {len(block) * k for k, block in enumerate(self.channels) if k}
 
-    def forward(self, tensor: SparseTensor, shapes: Tensor, owner: Tensor) -> Tensor:
-        """[b,dim] from the sites, `shapes` [b,3] and `owner` int64[entries]."""
+    def forward(self, tensor: SparseTensor, shapes: Tensor) -> Tensor:
+        """[b,dim] from the sites and `shapes` [b,3]."""
         tensor = _cast(tensor, self.head)
         for number, convolution in enumerate(self.convolutions):
             if number in self._pooled:
                 tensor = self.pool(tensor)
             tensor = _relu(convolution(tensor))
-        embedded: Tensor = self.head(self._average(tensor), shapes, owner)
+        embedded: Tensor = self.head(self._average(tensor), shapes)
         return embedded
 
 
@@ -113,14 +109,14 @@ class Waco(nn.Module):
         self.head = _Head(self.depth * self.width, dim, shape=shape)
         self._average = layers.global_average
 
-    def forward(self, tensor: SparseTensor, shapes: Tensor, owner: Tensor) -> Tensor:
-        """[b,dim] from the sites, `shapes` [b,3] and `owner` int64[entries]."""
+    def forward(self, tensor: SparseTensor, shapes: Tensor) -> Tensor:
+        """[b,dim] from the sites and `shapes` [b,3]."""
         tensor = _cast(tensor, self.head)
         averages = []
         for convolution in self.convolutions:
             tensor = _relu(convolution(tensor))
             averages.append(self._average(tensor))
-        embedded: Tensor = self.head(torch.cat(averages, dim=1), shapes, owner)
+        embedded: Tensor = self.head(torch.cat(averages, dim=1), shapes)
         return embedded
 
 
@@ -157,8 +153,8 @@ def complete(spec: Mapping[str, Any]) -> dict[str, Any]:
 def build(spec: Mapping[str, Any], *, seed: int = 0, layers: Any = sparse_conv) -> nn.Module:
     """The network of a spec with initial weights drawn from `seed`, on the CPU.
 
-    `forward(tensor, shapes float32[b,3], owner int64[entries]) -> [b,dim]`, as `collate` returns
-    them. Equal specs and seeds give equal weights, also with the `layers` of another module
+    `forward(tensor, shapes float32[b,3]) -> [b,dim]`, as `collate` returns them. Equal
+    specs and seeds give equal weights, also with the `layers` of another module
     (`tools/minkowski.py`); the global random state is unchanged.
 
     Raises: ModelError for an invalid spec.
@@ -174,18 +170,14 @@ def build(spec: Mapping[str, Any], *, seed: int = 0, layers: Any = sparse_conv) 
 
 def collate(
     inputs: Sequence[Input], *, device: str | torch.device = "cpu"
-) -> tuple[SparseTensor, Tensor, Tensor]:
-    """One batch of at least one pattern: its sites, `shapes` float32[b,3], and the pattern of each
-    entry, `owner` int64[entries]."""
-    counts = [item.entries for item in inputs]
-    firsts = np.cumsum([0, *counts[:-1]])
-    coords = np.concatenate([item.coords for item in inputs])
-    coords[:, 0] += np.repeat(firsts, [len(item.coords) for item in inputs])
+) -> tuple[SparseTensor, Tensor]:
+    """One batch of at least one pattern: its sites, and `shapes` float32[b,3]."""
+    numbers = np.repeat(np.arange(len(inputs)), [len(item.coords) for item in inputs])
+    coords = np.insert(np.concatenate([item.coords for item in inputs]), 0, numbers, axis=1)
     features = torch.from_numpy(np.concatenate([item.features for item in inputs]))
     shapes = torch.from_numpy(np.stack([item.shape for item in inputs]))
-    owner = torch.from_numpy(np.repeat(np.arange(len(inputs)), counts))
-    level = Level.of(torch.from_numpy(coords).to(device), entries=sum(counts))
-    return SparseTensor(features.to(device), level), shapes.to(device), owner.to(device)
+    level = Level.of(torch.from_numpy(coords).to(device), entries=len(inputs))
+    return SparseTensor(features.to(device), level), shapes.to(device)
 
 
 def _first_weights(module: nn.Module, rng: torch.Generator) -> None:

@@ -148,7 +148,7 @@ class Level:
             if int(coords.min()) < 0 or top[0] >= count or max(top[1:]) >= MAX_COORDINATE:
                 raise InputError(
                     f"a site lies outside 0..{count - 1} entries or 0..2^36 rows and columns",
-                    hint="reduce the pattern to a grid or to windows first",
+                    hint="reduce the pattern to a grid first",
                 )
             if not _ascending(coords):
                 raise InputError("sites are not sorted by entry, row and column, or repeat")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from embeddb.core.errors import EmbeddbError
-from embeddb.kernels.cuda.plan import FormSpec, Plan
+from embeddb.kernels.cuda.plan import BLOCK_COLUMNS, FormSpec, Plan
 
 #: Bit in `piece_row` if several groups of threads add to that row of the result.
 _SHARED = torch.tensor(-(1 << 31), dtype=torch.int32)
@@ -20,10 +20,7 @@ _SHARED = torch.tensor(-(1 << 31), dtype=torch.int32)
 _MOST_PADDING, _MOST_VALUES = 10, 400_000_000
 #: Leading columns of a row that `reorder=columns` compares.
 _COMPARED = 16
-_BLOCK_COLUMNS = {"fp32": 1, "tf32": 8, "bf16": 16, "f16": 16}
 _PACKED = {"bf16": torch.bfloat16, "f16": torch.float16}
-
-
 #: A matrix and the most entries of a piece -> `piece_row`, `piece_begin`, `piece_end`, and True if
 #: some row was cut (`prepare.pieces`).
 Cut = Callable[["Csr", int], tuple[dict[str, torch.Tensor], bool]]
@@ -147,9 +144,8 @@ def _row_order(csr: Csr, reorder: str) -> torch.Tensor:
     if reorder == "length":
         return torch.argsort(csr.lengths, descending=True, stable=True)
     order = torch.arange(m, device=csr.ptr.device)
-    for place in reversed(
-        range(min(csr.longest, _COMPARED))
-    ):  # the last key first, by stable sorts
+    # The last key first, by stable sorts.
+    for place in reversed(range(min(csr.longest, _COMPARED))):
         at = csr.ptr[:-1].long() + place
         ends = at >= csr.ptr[1:]
         column = csr.idx[at.clamp(max=csr.nnz - 1)].masked_fill(ends, -1)
@@ -259,7 +255,7 @@ def _windows(csr: Csr, spec: FormSpec) -> Form:
     """Windows of `window` rows with their non-empty columns, in blocks of columns; values are in
     the reading order of the kernel's lanes."""
     m, n = csr.shape
-    height, wide, device = spec.window, _BLOCK_COLUMNS[spec.math], csr.ptr.device
+    height, wide, device = spec.window, BLOCK_COLUMNS[spec.math], csr.ptr.device
     count = -(-m // height)
     order = _row_order(csr, spec.reorder)
     perm = torch.full((count * height,), -1, dtype=torch.int32, device=device)

@@ -5,7 +5,6 @@ The parameters are described in `platforms/cuda.toml`, the kernels in `kernels.c
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,6 +12,7 @@ from typing import Any
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import SpaceError
+from embeddb.kernels.build import instance_of as instance_of
 
 #: Generation of the kernels' source: raised if a configuration gets other machine code, so that
 #: runs of different sources are never pooled.
@@ -31,7 +31,7 @@ _BATCHED = {"row-batches": "rows", "piece-batches": "pieces"}
 _STAGE = {"direct": 0, "shuffle": 1, "shared": 2}
 _MATH = {"tf32": 0, "tf32x3": 1, "bf16": 2, "f16": 3}
 #: Columns of one block of a window, by arithmetic.
-_WIDE = {"fp32": 1, "tf32": 8, "tf32x3": 8, "bf16": 16, "f16": 16}
+BLOCK_COLUMNS = {"fp32": 1, "tf32": 8, "tf32x3": 8, "bf16": 16, "f16": 16}
 #: Work that may add to one row of the result from several groups of threads.
 _SHARES_ROWS = ("pieces", "entries", "stream")
 
@@ -39,12 +39,6 @@ _SHARES_ROWS = ("pieces", "entries", "stream")
 def identity_of(facts: Mapping[str, str]) -> dict[str, str]:
     """The identity of an instance: the facts of `Device.facts`, and the kernels' generation."""
     return {**facts, "kernels": str(GENERATION)}
-
-
-def instance_of(identity: Mapping[str, str]) -> str:
-    """8 hex digits of the digest of an identity."""
-    text = "\n".join(f"{key}={identity[key]}" for key in sorted(identity))
-    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +213,7 @@ def _windows(config: Mapping[str, Any], op: Op) -> Plan:
     if op.name == "spmv" or op.dtype == "f64" or other:
         raise SpaceError(f"windows with math={math} have no CUDA kernel for {op}")
     sampled = op.name == "sddmm"
-    piece = -(-int(config.get("piece", 0)) // _WIDE[math])
+    piece = -(-int(config.get("piece", 0)) // BLOCK_COLUMNS[math])
     reorder = str(config.get("reorder", "none"))
     layout = "tf32" if math == "tf32x3" else math
     form = FormSpec("windows", piece, reorder, window=window, math=layout, sampled=sampled)

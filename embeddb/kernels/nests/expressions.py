@@ -13,6 +13,7 @@ from itertools import count
 
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import (
+    COMPARISONS,
     DTYPES,
     Access,
     Affine,
@@ -29,7 +30,6 @@ C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 #: Type promotion, lowest first: integer literal, integers, real literal, reals.
 _RANKS = ("int", "i32", "i64", "real", "f32", "f64")
 _REAL = ("real", "f32", "f64")
-_COMPARISONS = ("<", "<=", "==", "!=")
 _FUNCTIONS = ("sqrt", "exp", "log", "tanh")
 
 
@@ -61,7 +61,7 @@ def type_of(nest: Nest, expression: Expr) -> str:
             return nest.arrays[access.array].dtype
         case Call(op, args):
             types = [type_of(nest, argument) for argument in args]
-            if op in _COMPARISONS:
+            if op in COMPARISONS:
                 return "i32"
             joined = joined_type(types[1:] if op == "select" else types)
             whole = joined not in _REAL
@@ -181,7 +181,7 @@ class Writer:
                 return self._call(op, args, site, wanted if own in ("int", "real") else own)
 
     def _call(self, op: str, args: tuple[Expr, ...], site: Site, computed: str) -> str:
-        if op in _COMPARISONS:
+        if op in COMPARISONS:
             computed = joined_type([type_of(self.nest, a) for a in args])
             computed = {"int": "i64", "real": "f64"}.get(computed, computed)
         if op == "select":

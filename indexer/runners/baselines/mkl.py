@@ -54,7 +54,7 @@ def _load() -> Any:
     os.environ["MKL_INTERFACE_LAYER"] = "LP64"
     os.environ["MKL_RT"] = str(path)  # where sparse_dot_mkl looks
     mkl = ctypes.CDLL(str(path))
-    mkl.MKL_Set_Dynamic(0)  # it would use fewer threads than it is told
+    mkl.MKL_Set_Dynamic(0)  # or it uses fewer threads than requested
     empty = np.zeros(2, dtype=np.int32)
     # The first handle loads the rest of MKL: now, and not within somebody's conversion.
     mkl.mkl_sparse_destroy(_handle(mkl, (1, 1), (empty, empty, np.ones(1, np.float32))))

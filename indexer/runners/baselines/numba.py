@@ -1,4 +1,4 @@
-"""Row loops as one writes them with numba. Importing this imports numba."""
+"""Plain row loops compiled by numba. Importing this imports numba."""
 
 from __future__ import annotations
 

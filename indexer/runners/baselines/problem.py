@@ -51,8 +51,8 @@ class Problem:
 class Ready:
     """A call that can be repeated; it returns the result in the shape of `Problem.out`.
 
-    `conversion_s` is what a user pays once per matrix, `compile_s` once per kernel; `threads` is
-    what the call really uses.
+    `conversion_s` is paid once per matrix, `compile_s` once per kernel; `threads` is the number
+    that the call uses.
     """
 
     call: Callable[[], NDArray[Any]]

@@ -35,7 +35,7 @@ _FAST_MATH = '#pragma GCC optimize("fast-math")\n'
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A text for `-s=` (empty: none), and what `schedule(runtime)` then means."""
+    """A text for `-s=` (empty: none), and the OpenMP schedule of its `schedule(runtime)`."""
 
     text: str = ""
     openmp: int = _DYNAMIC

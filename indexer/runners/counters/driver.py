@@ -1,8 +1,8 @@
 """A program that runs one generated kernel and nothing else, for tools that count from outside.
 
 It reads the sparse matrix from a file in the kernel's own form, fills the dense operands with
-ones, and calls the kernel as often as its argument says: what one call costs is the difference of
-two numbers of calls, so that start, reading and first touches drop out.
+ones, and calls the kernel as many times as its argument. The cost of a call is the difference
+between two numbers of calls, which excludes start, reading and first touches.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def build_program(
     threads: int = 1,
     target: Sequence[str] = (),
 ) -> Program:
-    """Compile the kernel of a configuration of the cpu platform into `folder`, for this machine
-    or for what the flags `target` say, of which AVX2 vectors are expected.
+    """Compile the kernel of a configuration of the cpu platform into `folder`, for this machine or
+    for the processor of the flags `target`, which must have AVX2.
 
     Raises: SpaceError for a configuration without a kernel; NothingFound if the matrix does not
     fit in that form; RunnerUnavailable without a compiler or if it fails.

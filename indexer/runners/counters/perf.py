@@ -15,7 +15,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,6 +23,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from embeddb.kernels.build import cpuinfo
 
 #: Events counted at one time.
 TOGETHER = 4
@@ -37,7 +38,6 @@ _READ_FORMAT = 1 | 2 | 8
 _DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1, 1 << 5, 1 << 6
 #: Type, size, config, period, sample type, read format, flags, wake-up, breakpoint, address.
 _ATTRIBUTE = struct.Struct("=IIQQQQQIIQ")
-_CPUINFO = Path("/proc/cpuinfo")
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 
 
@@ -70,13 +70,9 @@ class Linux:
         return result
 
 
-def events_here(path: Path = _CPUINFO) -> Events | None:
+def events_here() -> Events | None:
     """The events of this machine's processor; None if they are unknown."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0]
-    except OSError:
-        return None
-    return events_of(dict(re.findall(r"^([^\n:]+?)\s*: ([^\n]*)$", text, re.MULTILINE)))
+    return events_of(cpuinfo())
 
 
 def available(kernel: Linux | None = None, events: Events | None = None) -> str | None:

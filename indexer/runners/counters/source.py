@@ -16,12 +16,21 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
+from embeddb.dynamics.record import MACHINE, data_caches
 from embeddb.kernels.nests.expressions import C_TYPES, Site, Writer
 from embeddb.nests.nest import Nest
-from embeddb.nests.parts import DTYPES, Access, Array, Call, Const, Expr, LoopIndex, Read
+from embeddb.nests.parts import (
+    COMPARISONS,
+    DTYPES,
+    Access,
+    Array,
+    Call,
+    Const,
+    Expr,
+    LoopIndex,
+    Read,
+)
 from indexer.frontends.tree import reads
-
-_MACHINE = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 class Level(NamedTuple):
@@ -58,36 +67,22 @@ class Caches:
 PLAIN = Caches(Level(64, 8), Level(1024, 16), Level(32768, 16))
 
 
-def caches_here(folder: Path = _MACHINE) -> Caches:
+def caches_here(folder: Path = MACHINE) -> Caches:
     """The caches of the first processor as described by the system, else `PLAIN`."""
     levels: dict[str, Level] = {}
     line = PLAIN.line_bytes
-    for index in sorted(folder.glob("index[0-9]*")):
-        if _text(index / "type") not in ("Data", "Unified"):
-            continue
-        sets, ways, bytes_ = (
-            _number(index / name)
+    for read in data_caches(folder):
+        sets, ways, line_bytes = (
+            int(text) if re.fullmatch(r"\d{1,9}", text := read(name)) else 0
             for name in ("number_of_sets", "ways_of_associativity", "coherency_line_size")
         )
-        if 0 < sets <= 1 << 24 and 0 < ways <= 64 and 16 <= bytes_ <= 256:
-            levels[_text(index / "level")] = Level(sets, ways)
-            line = bytes_
+        if 0 < sets <= 1 << 24 and 0 < ways <= 64 and 16 <= line_bytes <= 256:
+            levels[read("level")] = Level(sets, ways)
+            line = line_bytes
     if "1" not in levels or "2" not in levels:
         return PLAIN
     # Without a third level, what misses the second goes to memory: a cache of one line.
     return Caches(levels["1"], levels["2"], levels.get("3", Level(1, 1)), line)
-
-
-def _number(path: Path) -> int:
-    text = _text(path)
-    return int(text) if re.fullmatch(r"\d{1,9}", text) else 0
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 #: Operations that count as arithmetic where their operands are floating; comparing and choosing do
@@ -95,7 +90,6 @@ def _text(path: Path) -> str:
 _ARITHMETIC = frozenset({"+", "-", "*", "/", "min", "max", "sqrt"})
 #: Calls of the mathematical library, in operations: a polynomial of about this length each.
 _MATH_CALLS = dict.fromkeys(("exp", "log", "tanh"), 10)
-_COMPARISONS = frozenset({"<", "<=", "==", "!="})
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +188,7 @@ def dtype_of(expression: Expr, arrays: Sequence[Array]) -> str | None:
         case Read(access):
             return arrays[access.array].dtype
         case Call(op, args):
-            if op in _COMPARISONS:
+            if op in COMPARISONS:
                 return "i32"
             taken = args[1:] if op == "select" else args
             dtype = _widest([dtype_of(a, arrays) for a in taken])

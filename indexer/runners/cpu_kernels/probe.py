@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from embeddb.dynamics.record import data_caches, size_bytes
 from embeddb.kernels import build as cpu_build
 from indexer.runners.harness.worker_process import store_facts, stored_facts
 
@@ -116,17 +115,9 @@ def static_facts() -> dict[str, str]:
     """Facts that need no measuring: processors, and the sizes in bytes of the first one's caches.
     Facts that the system lacks are left out."""
     facts = {"processors": str(os.cpu_count() or 1)}
-    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        try:
-            level, kind, size = (
-                (folder / n).read_text().strip() for n in ("level", "type", "size")
-            )
-        except OSError:
-            continue
-        size_parts = re.fullmatch(r"(\d+)([KM]?)", size)
-        if kind != "Instruction" and size_parts:
-            scale = {"": 1, "K": 1 << 10, "M": 1 << 20}[size_parts[2]]
-            facts[f"l{level}_bytes"] = str(int(size_parts[1]) * scale)
+    for read in data_caches():
+        if size := size_bytes(read("size")):
+            facts[f"l{read('level')}_bytes"] = str(size)
     return facts
 
 

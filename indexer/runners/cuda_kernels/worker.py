@@ -292,7 +292,7 @@ class Worker(Answering):
         return self._machine
 
     def about(self, _: Reply) -> Reply:
-        """Facts of the GPU, or `missing`: why there is none to use."""
+        """Facts of the GPU, or `missing`, the reason why none can be used."""
         try:
             machine = self.machine
         except MissingDependency as error:

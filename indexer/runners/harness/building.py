@@ -1,4 +1,4 @@
-"""Shared objects with several variants of one thing each."""
+"""Shared objects, each with several variants of one workload."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from embeddb.core.errors import InputError, RunnerUnavailable
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels.build import compile_to
 
-#: Variants a file: the headers and the start of the compiler are shared, and a file that fails
+#: Variants per file, which share the headers and the start of the compiler; a file that fails
 #: costs this many compilations.
 TOGETHER = 8
 #: Without start files: with -ffast-math one of them would make the loading process lose subnormals.
@@ -67,7 +67,7 @@ class Built:
 
 
 def command(*flags: str) -> list[str]:
-    """Raises: RunnerUnavailable without a compiler."""
+    """The compiler with flags. Raises: RunnerUnavailable without one."""
     compiler = cpu_build.compiler()
     if compiler is None:
         raise RunnerUnavailable(cpu_build.no_compiler())
@@ -103,7 +103,7 @@ def build_all(
     compiler: Sequence[str],
     openmp: bool = False,
 ) -> dict[V, Built]:
-    """All of them, several a file, on all processors. A variant whose `source` raises an
+    """Compile variants, several per file, on all processors. A variant whose `source` raises an
     InputError is `invalid`.
 
     Raises: RunnerUnavailable if the machine could not compile.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from embeddb.core.errors import RunnerUnavailable
+from embeddb.kernels.build import instance_of
 from indexer.runners.cpu import CpuRunner
-from indexer.runners.harness.worker_process import Closing, WorkerProcess
+from indexer.runners.harness.worker_process import WorkerProcess, WorkingRunner
 
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
@@ -21,7 +20,7 @@ _ENV = {
 }
 
 
-class LocalRunner(Closing):
+class LocalRunner(WorkingRunner):
     """Base of runners that measure in a worker process. The compiler and the facts of the machine
     are those of runner `cpu`; the worker is replaced after `subjects` workloads, since it never
     frees compiled code."""
@@ -50,11 +49,6 @@ class LocalRunner(Closing):
     def available(self) -> str | None:
         return self._machine.available()
 
-    def require_available(self) -> None:
-        """Raises: RunnerUnavailable."""
-        if (reason := self.available()) is not None:
-            raise RunnerUnavailable(reason)
-
     def facts(self, *, threads: int = 0) -> dict[str, str]:
         """Facts of runner `cpu`."""
         return self._machine.facts(threads=self.fixed_threads or threads)
@@ -73,8 +67,7 @@ class LocalRunner(Closing):
 
         environment = self._machine.platform(threads=self.fixed_threads or threads).environment
         identity = {**{key: environment[key] for key in self.identifying}, **identity}
-        text = self.separator.join(f"{key}={identity[key]}" for key in sorted(identity))
-        instance = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+        instance = instance_of(identity, separator=self.separator)
         return load_platform(self._platform).at(instance, {**environment, **identity})
 
     def next_subject(self) -> None:

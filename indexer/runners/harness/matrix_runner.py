@@ -1,8 +1,8 @@
-"""Shared by runners of matrices: a worker process that holds one matrix at a time."""
+"""Base of runners of matrices: a worker process with one matrix at a time."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -11,15 +11,15 @@ from embeddb.core.config import Op
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.core.pattern import Pattern
 from indexer.runners.base import RunOptions
-from indexer.runners.harness.worker_process import Closing, WorkerProcess
+from indexer.runners.harness.worker_process import WorkerProcess, WorkingRunner
 
 Reply = dict[str, Any]
 _LOAD_S = 120.0
 
 
-class MatrixRunner(Closing, ABC):
-    """Base of these runners: one worker process serves all patterns until it crashes, hangs or
-    `close` is called."""
+class MatrixRunner(WorkingRunner):
+    """Base of runners of matrices: one worker process serves all patterns until it crashes, hangs
+    or `close` is called."""
 
     def __init__(self, worker: str, env: Mapping[str, str]) -> None:
         self._session = WorkerProcess(worker, env=env)
@@ -30,12 +30,9 @@ class MatrixRunner(Closing, ABC):
         """End the worker process."""
         self._session.close()
 
-    @abstractmethod
-    def available(self) -> str | None: ...
-
     def state(self, *, threads: int = 0) -> dict[str, float]:
-        """Some of the measured facts again, in some milliseconds. Empty if the probe fails, since
-        runs must not be lost because of it."""
+        """Some of the facts, measured again in milliseconds; empty if the probe fails, so that no
+        runs are lost."""
         with suppress(RunnerUnavailable):
             return self._probe(threads, short=True)
         return {}
@@ -44,17 +41,12 @@ class MatrixRunner(Closing, ABC):
     def _probe(self, threads: int, *, short: bool) -> dict[str, float]:
         """Figures of the machine. Raises: RunnerUnavailable."""
 
-    def _require_available(self) -> None:
-        """Raises: RunnerUnavailable."""
-        if (reason := self.available()) is not None:
-            raise RunnerUnavailable(reason)
-
     def _ask(
         self, pattern: Pattern, op: Op, message: Reply, options: RunOptions, timeout_s: float
     ) -> Reply:
-        """The worker's reply, with the pattern brought there first if it is not there yet, or why
-        it cannot be: what was refused is not sent again in the same run. Raises: RunnerUnavailable
-        as `WorkerProcess.request`."""
+        """The worker's reply, after sending it the pattern if it has another one; or the reason
+        why the pattern is refused, which is not sent twice in a run. Raises: RunnerUnavailable as
+        `WorkerProcess.request`."""
         key = (pattern.id, str(op), options.max_bytes, options.seed, options.check)
         if self._loaded != (self._session.ensure(), key):
             if self._refused is not None and self._refused[0] == key:
@@ -72,7 +64,7 @@ class MatrixRunner(Closing, ABC):
         """Bring a pattern to the worker. Raises: RunnerUnavailable."""
 
     def _sent(self, pattern: Pattern, options: RunOptions, need: int, message: Reply) -> Reply:
-        """The worker's reply to a pattern that with its operands needs so many bytes."""
+        """The worker's reply to a pattern, which needs `need` bytes with its operands."""
         whole = {
             "do": "load",
             "shape": pattern.shape,
@@ -89,7 +81,7 @@ class MatrixRunner(Closing, ABC):
 
 
 def too_large(need: int, options: RunOptions) -> Reply | None:
-    """The refusal of a matrix whose bytes exceed what is allowed; None where they do not."""
+    """The refusal of a matrix that needs more bytes than allowed; None if it fits."""
     if need <= options.max_bytes:
         return None
     reason = f"matrix and dense operands need {need} bytes of {options.max_bytes}"

@@ -1,6 +1,5 @@
-"""A worker process that answers requests, seen from the parent: sent, awaited, killed; and the
-facts of a machine stored between processes.
-"""
+"""A worker process that answers requests, as seen from its parent, and the facts of a machine
+stored between processes."""
 
 from __future__ import annotations
 
@@ -14,12 +13,14 @@ import subprocess
 import sys
 import tempfile
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from embeddb.core.errors import RunnerUnavailable
+from embeddb.core.files.safe_write import whole_file
 from embeddb.kernels.build import cache_folder
 from embeddb.kernels.machine_failures import AGAIN, Deadline, blamed_line, killed_by
 
@@ -203,7 +204,7 @@ def _end(process: subprocess.Popen[bytes], errors: IO[bytes], owner: int) -> Non
             stream.close()
 
 
-class Closing:
+class Closing(ABC):
     """A context manager that calls `close`."""
 
     def __enter__(self) -> Self:
@@ -217,8 +218,21 @@ class Closing:
     ) -> None:
         self.close()
 
-    def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class WorkingRunner(Closing):
+    """Base of runners with worker processes, which `close` ends."""
+
+    @abstractmethod
+    def available(self) -> str | None:
+        """None if it can run here, else the reason in one line."""
+
+    def require_available(self) -> None:
+        """Raises: RunnerUnavailable."""
+        if (reason := self.available()) is not None:
+            raise RunnerUnavailable(reason)
 
 
 def stored_facts(identity: Mapping[str, str], probe: str) -> dict[str, str]:
@@ -242,13 +256,8 @@ def store_facts(
     body = json.dumps({"figures": dict(figures), "sum": _sum(figures)}).encode()
     with suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(".tmp", ".facts-", path.parent)
-        try:
-            with os.fdopen(handle, "wb") as out:
-                out.write(body)
-            Path(name).replace(path)
-        finally:
-            Path(name).unlink(missing_ok=True)
+        with whole_file(path) as out:
+            out.write(body)
     return _texts(figures)
 
 

@@ -24,7 +24,18 @@ from numpy.typing import NDArray
 from embeddb.kernels.accuracy import relative_error
 from embeddb.kernels.nests.expressions import type_of
 from embeddb.nests.nest import Nest
-from embeddb.nests.parts import Access, Array, Call, Const, Expr, Index, LoopIndex, Read, Statement
+from embeddb.nests.parts import (
+    COMPARISONS,
+    Access,
+    Array,
+    Call,
+    Const,
+    Expr,
+    Index,
+    LoopIndex,
+    Read,
+    Statement,
+)
 
 #: Points and turns one by one, beyond which a compiled nest is the reference.
 MOST_POINTS = 2e7
@@ -261,9 +272,6 @@ def fixed_loops(one: Access, other: Access) -> frozenset[int]:
     return frozenset(fixed)
 
 
-_COMPARISONS = ("<", "<=", "==", "!=")
-
-
 @dataclass(frozen=True, slots=True)
 class Checked:
     """A nest in double precision that computes the expected results; `errors` maps each written
@@ -333,7 +341,7 @@ class _Watch:
             return Const(float(np.float32(expression.value))) if single else expression
         if not isinstance(expression, Call):
             return expression
-        if expression.op in _COMPARISONS:
+        if expression.op in COMPARISONS:
             types = {type_of(self.nest, a) for a in expression.args}
             dtype = "f32" if "f32" in types and "f64" not in types else ""
         else:
@@ -345,7 +353,7 @@ class _Watch:
         if isinstance(expression, Read) and expression.access.array in self.errors:
             access = expression.access
             return Read(Access(self.errors[access.array], access.at))
-        if not isinstance(expression, Call) or expression.op in _COMPARISONS:
+        if not isinstance(expression, Call) or expression.op in COMPARISONS:
             return Const(0)
         return _plus(self._passed_on(expression), _size(expression))
 
@@ -411,7 +419,7 @@ def may_jump(nest: Nest) -> bool:
 def _jumps(nest: Nest, expression: Expr) -> bool:
     if not isinstance(expression, Call):
         return False
-    if expression.op in _COMPARISONS and any(_is_rounded(nest, a) for a in expression.args):
+    if expression.op in COMPARISONS and any(_is_rounded(nest, a) for a in expression.args):
         return True
     return any(_jumps(nest, a) for a in expression.args)
 

@@ -52,7 +52,7 @@ class KernelJob(Job):
         self.may_jump = may_jump(kernel)
 
     def computed(self, reference: str, libraries: Libraries) -> Iterator[Expected]:
-        """As `Job`. Raises: TensorError for a kernel whose shapes are inconsistent."""
+        """See `Job.computed`. Raises: TensorError for a kernel whose shapes are inconsistent."""
         try:
             yield from self._evaluated()
         except (ValueError, IndexError) as error:

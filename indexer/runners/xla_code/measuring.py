@@ -86,7 +86,7 @@ class ProgramTimes:
         """Seconds of the unpartitioned program, fused by XLA. Raises: RunnerUnavailable."""
         if problem := self._ready():
             return problem
-        reply = self._request({"do": "whole", **effort(self.options)})
+        reply = self._request({"do": "whole", **self.options.effort})
         if reply["status"] != "ok":
             return failed_as(reply)
         return Measurement(
@@ -193,10 +193,6 @@ def failed_as(reply: Mapping[str, Any]) -> Measurement:
     return failed(reply["status"], reply.get("error", ""))
 
 
-def effort(options: RunOptions) -> dict[str, float]:
-    return {name: getattr(options, name) for name in ("repeats", "max_repeats", "min_time_s")}
-
-
 def together(kernels: Iterable[TensorGraph], most: int = 1 << 30) -> Iterator[list[TensorGraph]]:
     """Batches of distinct kernels whose arrays fit into memory, at most `most` per batch."""
     batch: list[TensorGraph] = []
@@ -297,7 +293,7 @@ class KernelTimes:
         options = self._options
         message = {"do": "rounds", "ids": list(ready), "rounds": ROUNDS, "apart_s": APART_S}
         limit = COMPILE_S + ROUNDS * options.timeout_s * len(ready)
-        reply = self._session.request({**message, **effort(options)}, timeout_s=limit)
+        reply = self._session.request({**message, **options.effort}, timeout_s=limit)
         if reply["status"] != "ok":
             status = "crash" if reply["status"] == "missing" else reply["status"]
             return {}, failed(status, reply.get("error", "the worker was lost"))

@@ -121,7 +121,7 @@ class Structures:
 
     def __init__(self, inputs: Mapping[str, Input]) -> None:
         self._inputs = dict(inputs)
-        self._cached: dict[str, tuple[Any, Tensor, Tensor]] = {}
+        self._cached: dict[str, tuple[Any, Tensor]] = {}
         self._room = _KEPT_SITES
 
     def add(self, pattern_id: str, pattern: Input) -> None:
@@ -131,8 +131,8 @@ class Structures:
     def __contains__(self, pattern_id: str) -> bool:
         return pattern_id in self._inputs
 
-    def tensors(self, pattern_id: str) -> tuple[Any, Tensor, Tensor]:
-        """One pattern as a batch: sites, shape float32[1,3], owner int64[entries]."""
+    def tensors(self, pattern_id: str) -> tuple[Any, Tensor]:
+        """One pattern as a batch: sites and shape float32[1,3]."""
         if pattern_id in self._cached:
             return self._cached[pattern_id]
         pattern = self._inputs[pattern_id]

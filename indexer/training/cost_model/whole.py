@@ -109,24 +109,6 @@ def load_whole(file: Path) -> Whole:
     return Whole(model, encoder)
 
 
-def first_encoder(settings: CostSettings, file: Path | None) -> Encoder:
-    """Encoder to start training from: with random weights, or of a featurizer's file, whose
-    reduction and channels are then the model's.
-
-    Raises: UsageError for the file of another network; ModelError if it cannot be read.
-    """
-    if file is None:
-        return Encoder.drawn(settings)
-    encoder = Encoder.load(file)
-    if encoder.spec["name"] != settings.encoder:
-        raise UsageError(
-            f"{file} is of the network {encoder.spec['name']}, not {settings.encoder}",
-            hint=f"embeddb train featurizer MATRICES -o FILE --network {settings.encoder} "
-            "--reduction sites --no-shape",
-        )
-    return encoder
-
-
 def train_whole(
     samples: Samples,
     settings: CostSettings,

@@ -48,7 +48,7 @@ class Decoded:
 
 
 class Autoencoder(nn.Module):
-    """`encoder(tensor, shapes, owner)` -> float32[b,dim], and two decoders of it.
+    """`encoder(tensor, shapes)` -> float32[b,dim], and two decoders of it.
 
     `shapes` float32[s,3] and `pictures` float32[s,32,32] of the training samples: the decoders
     start at their means.
@@ -65,8 +65,8 @@ class Autoencoder(nn.Module):
             shape_out.bias.copy_(shapes.mean(dim=0))
             nn.init.constant_(cast("Tensor", picture_out.bias), float(pictures.mean()))
 
-    def forward(self, tensor: Any, shapes: Tensor, owner: Tensor) -> Decoded:
-        embedding: Tensor = self.encoder(tensor, shapes, owner)
+    def forward(self, tensor: Any, shapes: Tensor) -> Decoded:
+        embedding: Tensor = self.encoder(tensor, shapes)
         picture = self.density_decoder(embedding)[:, 0]
         return Decoded(self.shape_decoder(embedding), picture, embedding)
 
@@ -90,10 +90,10 @@ class Batch:
 
     samples: Sequence[Sample]
     keep: bool = False
-    cached: tuple[Any, Tensor, Tensor, Tensor] | None = None
+    cached: tuple[Any, Tensor, Tensor] | None = None
 
-    def tensors(self, device: torch.device) -> tuple[Any, Tensor, Tensor, Tensor]:
-        """Sites, shapes float32[b,3], owner int64[entries] and pictures float32[b,32,32]."""
+    def tensors(self, device: torch.device) -> tuple[Any, Tensor, Tensor]:
+        """Sites, shapes float32[b,3] and pictures float32[b,32,32]."""
         if self.cached is not None:
             return self.cached
         pictures = torch.from_numpy(_targets(self.samples)[1]).to(device)
@@ -151,8 +151,8 @@ def job_of(
     valid_batches = batches_of(valid, size, room=_KEPT_SITES // 4)
 
     def errors(batch: Batch) -> tuple[Tensor, Tensor]:
-        tensor, shapes, owner, wanted = batch.tensors(device)
-        decoded = model(tensor, shapes, owner)
+        tensor, shapes, wanted = batch.tensors(device)
+        decoded = model(tensor, shapes)
         mse = nn.functional.mse_loss
         return mse(decoded.shape, shapes), mse(decoded.density, wanted)
 
@@ -179,22 +179,18 @@ _DIM = 128
 
 @dataclass(frozen=True, slots=True)
 class Pretraining:
-    """Settings of a featurizer's training: the network's name, the recipe of the data, and its
-    length. With `no_shape` the size of the matrix, which the first decoder predicts, is no input of
-    the network's last layer."""
+    """Settings of a featurizer's training: the network's name, the recipe of the data, its
+    length."""
 
     network: str
     recipe: Recipe
     settings: Settings
     batch: int = 32
-    no_shape: bool = False
 
     @property
     def spec(self) -> dict[str, Any]:
         """Spec of the network. Raises: ModelError for an unknown one."""
-        sizes = {"dim": _DIM, "in_channels": CHANNELS}
-        shape = {"shape": False} if self.no_shape else {}
-        return complete({"name": self.network, **sizes, **shape})
+        return complete({"name": self.network, "dim": _DIM, "in_channels": CHANNELS})
 
 
 def check_free(out: Path) -> None:

@@ -101,7 +101,7 @@ def _job(
     valid: Sequence[KernelSample],
     how: KernelTraining,
 ) -> Job:
-    steps = how.steps or -(-len(train) // how.kernels)
+    steps = -(-len(train) // how.kernels)
 
     def batches(epoch: int) -> Iterator[tuple[Batch, Tensor, Tensor]]:
         rng = np.random.default_rng([how.seed, epoch])
@@ -138,7 +138,7 @@ def _batch(
 
 
 def _named(samples: Sequence[KernelSample], how: KernelTraining) -> str:
-    settings = {name: getattr(how, name) for name in ("kernels", "tiles", "steps", "by")}
+    settings = {name: getattr(how, name) for name in ("kernels", "tiles", "by")}
     spec = {name: value for name, value in how.recipe.spec.card.items() if name != "encoding"}
     return run_name(
         content_of(samples), {**settings, "preset": {**how.recipe.settings_card, "spec": spec}}

@@ -73,10 +73,9 @@ def recipe(task: str, hidden: int = 0, lr: float = 0.0) -> Recipe:
 class KernelTraining:
     """Settings of a kernels' model.
 
-    A batch has `tiles` tiles of each of `kernels` kernels; an epoch has `steps` batches (0: as many
-    as show each kernel once). `by`, one of `SPLITS`, is the unit held out for early stopping and
-    for the choice of `predictor`: `auto` (the better one for the task), `network`, `trees` or
-    `operations`.
+    A batch has `tiles` tiles of each of `kernels` kernels; an epoch shows each kernel about once.
+    `by`, one of `SPLITS`, is the unit held out for early stopping and for the choice of
+    `predictor`: `auto` (the better one for the task), `network`, `trees` or `operations`.
     """
 
     recipe: Recipe = field(default_factory=lambda: recipe("tile"))
@@ -84,7 +83,6 @@ class KernelTraining:
     patience: int = 10
     kernels: int = 8
     tiles: int = 16
-    steps: int = 0
     by: str = "family"
     seed: int = 0
     predictor: str = "network"

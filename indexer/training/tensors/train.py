@@ -246,7 +246,7 @@ def _network_card(how: KernelTraining, fitted: Fitted) -> dict[str, Any]:
         **fitted_card(fitted),
         "settings": {
             **how.recipe.settings_card,
-            **{name: getattr(how, name) for name in ("kernels", "tiles", "steps", "by")},
+            **{name: getattr(how, name) for name in ("kernels", "tiles", "by")},
             "predictor": f"{network['gnn']}-{network['reduction']}",
         },
     }

@@ -206,12 +206,12 @@ HAND = np.array([8, 1, 1, 1, 1, 4])
     ],
 )
 def test_tasks_go_where_openmp_sends_them(schedule: str, chunk: int, owner: list[int]) -> None:
-    found = assign(HAND, np.array([0, 6]), schedule=schedule, chunk=chunk, threads=2)
+    found = assign(HAND, np.array([0, 6]), replace(plain(2), schedule=schedule, chunk=chunk))
     assert found.tolist() == owner
 
 
 def test_static_blocks_differ_by_one() -> None:
-    found = assign(np.ones(7, np.int64), np.array([0, 7]), schedule="static", chunk=0, threads=3)
+    found = assign(np.ones(7, np.int64), np.array([0, 7]), plain(3))
     assert found.tolist() == [0, 0, 0, 1, 1, 2, 2]
 
 

@@ -238,13 +238,13 @@ class TestLive:
 
         level = level_of(sites(rng, 200, 60, 1))
         features = torch.from_numpy(rng.standard_normal((level.sites, 2)))
-        shapes, owner = torch.ones(2, 3), torch.tensor([0, 0, 1])
+        shapes = torch.ones(3, 3)
         found = []
         for layers in (sparse_conv, minkowski):
             spec = {"name": name, "in_channels": 2, "dim": 16, "dtype": "float64"}
             network = build(spec, seed=1, layers=layers)
             x = features.clone().requires_grad_()
-            out = network(sparse_conv.SparseTensor(x, level), shapes.double(), owner)
+            out = network(sparse_conv.SparseTensor(x, level), shapes.double())
             (out**2).sum().div(2).backward()
             grads = {key: value.grad.numpy() for key, value in network.named_parameters()}
             found.append({"out": out.detach().numpy(), "grad x": x.grad.numpy(), **grads})

@@ -47,8 +47,8 @@ FULL = Pattern.from_csr((30, 40), np.arange(31) * 40, np.tile(np.arange(40), 30)
 PATTERNS = (scattered(0), banded(), EMPTY, SINGLE, FULL, scattered(1, 900, 33, 2000))
 
 
-def inputs(kind: str = "grid") -> list[Input]:
-    return [reduce(p, Reduction(kind, size=40, windows=3, window=24)) for p in PATTERNS]  # type: ignore[arg-type]
+def inputs() -> list[Input]:
+    return [reduce(p, Reduction(size=40)) for p in PATTERNS]
 
 
 def run(module: Any, given: list[Input]) -> Any:
@@ -57,13 +57,12 @@ def run(module: Any, given: list[Input]) -> Any:
 
 
 class Dense:
-    """Sparse layers by masked dense ones, on one entry: image [1,c,h,w] and mask [1,1,h,w]."""
+    """Sparse layers by masked dense ones: image [1,c,h,w] and mask [1,1,h,w]."""
 
-    def __init__(self, found: Input, entry: int) -> None:
-        here = found.coords[:, 0] == entry
-        rows, cols = found.coords[here, 1:].T
+    def __init__(self, found: Input) -> None:
+        rows, cols = found.coords.T
         self.image = torch.zeros(1, CHANNELS, 64, 64, dtype=torch.float64)
-        self.image[0, :, rows, cols] = torch.from_numpy(found.features[here].T).double()
+        self.image[0, :, rows, cols] = torch.from_numpy(found.features.T).double()
         self.mask = torch.zeros(1, 1, 64, 64, dtype=torch.float64)
         self.mask[0, 0, rows, cols] = 1
 
@@ -90,26 +89,23 @@ class Dense:
 
 def dense(module: Any, found: Input) -> Any:
     """float64[dim] of one pattern by dense layers."""
-    entries = []
-    for entry in range(found.entries):
-        state, averages = Dense(found, entry), []
-        for number, layer in enumerate(module.convolutions):
-            if type(module).__name__ == "Cognate" and number in (3, 6, 9):
-                state.pool()
-            state.convolve(layer)
-            averages.append(state.average())
-        entries.append(averages[-1] if type(module).__name__ == "Cognate" else torch.cat(averages))
-    mean = torch.stack(entries).mean(0)
+    state, averages = Dense(found), []
+    for number, layer in enumerate(module.convolutions):
+        if type(module).__name__ == "Cognate" and number in (3, 6, 9):
+            state.pool()
+        state.convolve(layer)
+        averages.append(state.average())
+    mean = averages[-1] if type(module).__name__ == "Cognate" else torch.cat(averages)
     if module.head.shape:
         mean = torch.cat([mean, torch.from_numpy(found.shape).double()])
     return module.head.project(mean)
 
 
-@pytest.mark.parametrize("kind", ["grid", "both"])
+@pytest.mark.parametrize("shape", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_equal_to_dense_convolutions(name: str, kind: str) -> None:
-    module = build(spec(name, shape=kind == "grid"), seed=3)
-    given = inputs(kind)
+def test_equal_to_dense_convolutions(name: str, shape: bool) -> None:
+    module = build(spec(name, shape=shape), seed=3)
+    given = inputs()
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.ndim == 1:
@@ -141,21 +137,8 @@ def test_layers_of_waco() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_entries_of_one_pattern_are_averaged(name: str) -> None:
-    module = build(spec(name, shape=False))
-    both = reduce(PATTERNS[0], Reduction("both", size=16, windows=4, window=16))
-    singles = []
-    for entry in range(both.entries):
-        here = both.coords[:, 0] == entry
-        coords = both.coords[here] * [0, 1, 1]
-        singles.append(replace(both, coords=coords, features=both.features[here], entries=1))
-    one = run(module, [both])[0]
-    np.testing.assert_allclose(one, run(module, singles).mean(0), rtol=1e-10)
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_an_embedding_does_not_depend_on_its_batch(name: str) -> None:
-    module, given = build(spec(name)), inputs("both")
+    module, given = build(spec(name)), inputs()
     together = run(module, given)
     assert together.shape == (len(PATTERNS), 16)
     for number, found in enumerate(given):
@@ -166,7 +149,7 @@ def test_an_embedding_does_not_depend_on_its_batch(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_weight_learns(name: str) -> None:
     module = build(spec(name, shape=True))
-    module(*collate(inputs("both"))).square().sum().backward()
+    module(*collate(inputs())).square().sum().backward()
     for label, parameter in module.named_parameters():
         assert parameter.grad is not None and bool(parameter.grad.isfinite().all()), label
         assert float(parameter.grad.abs().max()) > 0, label
@@ -177,7 +160,7 @@ def test_every_weight_learns(name: str) -> None:
 def test_gradients_with_patterns_of_every_kind(name: str, pattern: Pattern) -> None:
     """Empty, single and full patterns alone in a batch."""
     module = build(spec(name))
-    out = module(*collate([reduce(pattern, Reduction("both", size=16, windows=2, window=16))]))
+    out = module(*collate([reduce(pattern, Reduction(size=16))]))
     out.sum().backward()
     assert bool(out.isfinite().all())
     assert all(bool(p.grad.isfinite().all()) for p in module.parameters())
@@ -199,7 +182,7 @@ def test_first_weights_follow_from_the_seed(name: str) -> None:
 def test_first_activations_neither_fade_nor_explode(name: str) -> None:
     module = build(spec(name, dim=128, dtype="float32"))
     for pattern in (scattered(0, 1000, 1000, 3000), banded(500), scattered(1, 100, 100, 5000)):
-        for kind in ("grid", "windows"):
+        for kind in ("grid", "sites"):
             size = float(run(module, [reduce(pattern, Reduction(kind, size=64))]).norm())  # type: ignore[arg-type]
             assert 0.01 < size < 1000
 
@@ -279,9 +262,9 @@ def test_backends_share_weights_and_results() -> None:
         for label, tensor in own.state_dict().items():
             assert torch.equal(tensor, theirs.state_dict()[label])
         try:
-            found = run(theirs, inputs("both"))
+            found = run(theirs, inputs())
         except MissingDependency as e:
             pytest.skip(str(e))
-        expected = run(own, inputs("both"))
+        expected = run(own, inputs())
         scale = float(expected.abs().max())
         np.testing.assert_allclose(found / scale, expected / scale, rtol=0, atol=1e-12)

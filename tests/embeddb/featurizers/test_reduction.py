@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,16 +14,7 @@ from embeddb.core.errors import InputError
 from embeddb.core.pattern import MAX_DIM, Pattern
 from embeddb.featurizers.network.reduction import CHANNELS, Input, Reduction, reduce
 
-RECORDED = [
-    [0, 15, 25],
-    [0, 22, 38],
-    [0, 30, 30],
-    [0, 39, 49],
-    [1, 13, 17],
-    [1, 25, 25],
-    [1, 30, 30],
-]
-KINDS = ("grid", "windows", "both")
+KINDS = ("grid", "sites")
 
 
 @st.composite
@@ -39,25 +29,15 @@ def dense(pattern: Pattern) -> np.ndarray:
     return pattern.to_scipy(np.int64).toarray()
 
 
-def entry(found: Input, number: int) -> tuple[np.ndarray, np.ndarray]:
-    here = found.coords[:, 0] == number
-    return found.coords[here, 1:], found.features[here]
-
-
 def check(found: Input) -> None:
     """What every input promises."""
-    assert found.coords.dtype == np.int64 and found.coords.shape[1:] == (3,)
+    assert found.coords.dtype == np.int64 and found.coords.shape[1:] == (2,)
     assert found.features.dtype == np.float32
     assert found.features.shape == (len(found.coords), CHANNELS)
     assert np.isfinite(found.features).all() and (found.features >= np.float32(0.69)).all()
     assert found.shape.dtype == np.float32 and found.shape.shape == (3,)
     np.testing.assert_array_equal(found.coords, np.unique(found.coords, axis=0))
-    assert (found.coords >= 0).all() and found.entries >= 1
-    if len(found.coords):
-        # No entry without sites but that of an empty pattern.
-        np.testing.assert_array_equal(np.unique(found.coords[:, 0]), np.arange(found.entries))
-    else:
-        assert found.entries == 1
+    assert (found.coords >= 0).all()
 
 
 @settings(max_examples=150, deadline=None)
@@ -71,57 +51,19 @@ def test_a_grid_counts_what_each_cell_holds(pattern: Pattern, size: int) -> None
     full[:m, :n] = dense(pattern)
     cells = full.reshape(-(-m // height), height, -(-n // width), width).sum(axis=(1, 3))
     assert max(cells.shape) <= size
-    sites, features = entry(found, 0)
+    sites, features = found.coords, found.features
     np.testing.assert_array_equal(sites, np.argwhere(cells))
     np.testing.assert_allclose(features[:, 0], np.log1p(cells[cells > 0]), rtol=1e-6)
     spans = np.broadcast_to(np.log1p([height, width]), (len(sites), 2))
     np.testing.assert_allclose(features[:, 1:], spans, rtol=1e-6)
 
 
-@settings(max_examples=150, deadline=None)
-@given(patterns(), st.integers(1, 6), st.integers(1, 80))
-def test_windows_are_cut_out_of_the_matrix(pattern: Pattern, count: int, side: int) -> None:
-    found = reduce(pattern, Reduction("windows", windows=count, window=side))
-    check(found)
-    assert found.entries <= count
-    full = dense(pattern)
-    if not pattern.nnz:
-        return
-    height, width = (min(side, length) for length in pattern.shape)
-    cuts = np.lib.stride_tricks.sliding_window_view(full, (height, width))
-    seen = set()
-    for number in range(found.entries):
-        sites, features = entry(found, number)
-        assert (features == np.float32(np.log(2))).all()
-        window = np.zeros((height, width), dtype=np.int64)
-        window[tuple(sites.T)] = 1
-        assert (cuts == window).all(axis=(2, 3)).any()
-        seen.add(window.tobytes())
-    if max(pattern.shape) <= side:
-        assert found.entries == 1 and len(found.coords) == pattern.nnz
-
-
-def test_both_is_the_grid_and_then_the_windows() -> None:
-    rng = np.random.default_rng(5)
-    pattern = Pattern.from_coo((300, 400), rng.integers(0, 300, 900), rng.integers(0, 400, 900))
-    setting = Reduction("both", size=16, windows=4, window=32)
-    found = reduce(pattern, setting)
-    check(found)
-    grid = reduce(pattern, replace(setting, kind="grid"))
-    windows = reduce(pattern, replace(setting, kind="windows"))
-    assert found.entries == 5
-    np.testing.assert_array_equal(entry(found, 0)[0], grid.coords[:, 1:])
-    np.testing.assert_array_equal(found.coords[len(grid.coords) :] - [1, 0, 0], windows.coords)
-    np.testing.assert_array_equal(found.features, np.concatenate([grid.features, windows.features]))
-    np.testing.assert_allclose(found.shape, np.log1p([300, 400, pattern.nnz]), rtol=1e-6)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(0, 0), (0, 7), (7, 0), (1, 1), (500, 3)])
-def test_an_empty_pattern_is_one_entry_without_sites(kind: str, shape: tuple[int, int]) -> None:
+def test_an_empty_pattern_has_no_sites(kind: str, shape: tuple[int, int]) -> None:
     found = reduce(Pattern.from_coo(shape, [], []), Reduction(kind))
     check(found)
-    assert found.entries == 1 and not len(found.coords)
+    assert not len(found.coords)
     np.testing.assert_allclose(found.shape, np.log1p([*shape, 0]), rtol=1e-6)
 
 
@@ -129,15 +71,13 @@ def test_an_empty_pattern_is_one_entry_without_sites(kind: str, shape: tuple[int
 def test_one_nonzero_and_a_full_matrix(kind: str) -> None:
     one = reduce(Pattern.from_coo((1000, 2000), [999], [1999]), Reduction(kind, size=100))
     check(one)
-    assert len(one.coords) == one.entries
+    assert len(one.coords) == 1
     full = Pattern.from_csr((90, 60), np.arange(91) * 60, np.tile(np.arange(60), 90))
-    found = reduce(full, Reduction(kind, size=30, windows=3, window=16))
+    found = reduce(full, Reduction(kind, size=30))
     check(found)
     if kind == "grid":
         assert len(found.coords) == 30 * 30
         np.testing.assert_allclose(found.features[:, 0], np.log1p(3 * 2), rtol=1e-6)
-    if kind == "windows":
-        assert len(found.coords) == found.entries * 16 * 16
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -149,35 +89,13 @@ def test_the_longest_row_and_a_long_column(kind: str, tall: bool) -> None:
     zero = np.zeros_like(at)
     shape = (length, 1) if tall else (1, length)
     pattern = Pattern.from_coo(shape, *((at, zero) if tall else (zero, at)))
-    found = reduce(pattern, Reduction(kind, size=2048, windows=8, window=64))
+    found = reduce(pattern, Reduction(kind, size=2048))
     check(found)
     if kind == "grid":
         cell = -(-length // 2048)
-        where = 1 if tall else 2
+        where = 0 if tall else 1
         assert set(found.coords[:, where]) == {0, length // 2 // cell, (length - 1) // cell}
         assert found.features[0, 0] == np.float32(np.log(3))
-    if kind == "windows":
-        assert found.coords[:, 1:].max() < 64 and found.entries == 3
-
-
-def test_windows_depend_on_the_pattern_alone() -> None:
-    rng = np.random.default_rng(0)
-    rows, cols = rng.integers(0, 5000, 4000), rng.integers(0, 5000, 4000)
-    pattern = Pattern.from_coo((5000, 5000), rows, cols, name="one")
-    other = Pattern.from_coo((5000, 5000), rows[::-1], cols[::-1], name="two")
-    setting = Reduction("windows", windows=8, window=100)
-    first, second = reduce(pattern, setting), reduce(other, setting)
-    np.testing.assert_array_equal(first.coords, second.coords)
-    moved = reduce(Pattern.from_coo((5000, 5001), rows, cols), setting)
-    assert moved.coords.shape != first.coords.shape or (moved.coords != first.coords).any()
-
-
-def test_recorded_windows_stay_where_they_are() -> None:
-    """Drawn otherwise, a trained network would read other inputs than it was trained on."""
-    at = np.arange(1000)
-    pattern = Pattern.from_coo((1000, 1000), at, at * at % 1000)
-    found = reduce(pattern, Reduction("windows", windows=2, window=60))
-    assert found.coords.tolist() == RECORDED
 
 
 def test_a_uniform_band_gives_uniform_counts() -> None:
@@ -188,7 +106,7 @@ def test_a_uniform_band_gives_uniform_counts() -> None:
 
 
 def test_card_form() -> None:
-    setting = Reduction("both", 64, 5, 48)
+    setting = Reduction("sites", 64)
     assert Reduction.from_json(setting.to_json()) == setting
     assert Reduction.from_json(Reduction().to_json()) == Reduction()
 
@@ -203,9 +121,7 @@ def test_card_form() -> None:
         Reduction().to_json() | {"size": 0},
         Reduction().to_json() | {"size": 1 << 40},
         Reduction().to_json() | {"size": 12.0},
-        Reduction().to_json() | {"windows": True},
-        Reduction().to_json() | {"window": 1 << 20},
-        Reduction().to_json() | {"windows": 1 << 20, "window": 1},
+        Reduction().to_json() | {"kind": "windows"},
         ["grid", 1, 1, 1],
     ],
 )
@@ -223,7 +139,7 @@ def test_ten_million_nonzeros_stay_within_bounds() -> None:
     pattern = Pattern("ab" * 16, (m, m), np.arange(0, 10 * m + 1, 10), cols)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()
-    found = reduce(pattern, Reduction("both", size=512, windows=16, window=128))
+    found = reduce(pattern, Reduction(size=512))
     assert time.perf_counter() - started < 2.0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
-    assert len(found.coords) <= 512**2 + 16 * 128**2
+    assert len(found.coords) <= 512**2

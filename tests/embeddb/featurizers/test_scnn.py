@@ -31,7 +31,7 @@ from indexer.embed import embed
 
 torch = pytest.importorskip("torch")
 
-REDUCTION = {"kind": "both", "size": 16, "windows": 2, "window": 8}
+REDUCTION = {"kind": "grid", "size": 16, "windows": 2, "window": 8}
 SPEC = {"name": "waco", "in_channels": 3, "dim": 8}
 pytestmark = pytest.mark.usefixtures("one_thread")
 

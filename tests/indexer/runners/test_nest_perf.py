@@ -17,6 +17,7 @@ import pytest
 from counted_nests import access, histogram, matmul, relaxed, upto
 
 from embeddb.core.errors import NothingFound, UsageError
+from embeddb.kernels.build import cpuinfo
 from embeddb.nests.counters import COUNTERS, GIVEN, CounterVector
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Array, Read, Statement
@@ -186,8 +187,8 @@ def test_events_by_processor() -> None:
 def test_the_processor_is_read(tmp_path: Path) -> None:
     path = tmp_path / "cpuinfo"
     path.write_text("".join(f"{k}\t: {v}\n" for k, v in INTEL.items()) + "\nmodel\t: 1\n")
-    assert events_here(path) == events_of(INTEL)
-    assert events_here(tmp_path / "none") is None
+    assert events_of(cpuinfo(path)) == events_of(INTEL)
+    assert events_of(cpuinfo(tmp_path / "none")) is None
 
 
 def test_this_kernel_answers() -> None:

@@ -115,7 +115,7 @@ def test_empty_patterns_are_samples_without_copies(tmp_path: Path) -> None:
     sp.save_npz(tmp_path / "nothing.npz", sp.csr_matrix((30, 20)))
     data = read(tmp_path, copies=2)
     (empty,) = (s for s in (*data.train, *data.valid) if s.group == "nothing")
-    assert empty.input.coords.shape == (0, 3) and not empty.density.any()
+    assert empty.input.coords.shape == (0, 2) and not empty.density.any()
 
 
 def test_too_few_groups_is_one_line_that_counts_them(tmp_path: Path) -> None:
@@ -150,8 +150,8 @@ def test_the_loss_is_the_sum_of_two_mean_squared_errors(tmp_path: Path) -> None:
     job = pretraining.job_of(model, (data.train, data.valid), size=3, seed=0)
     (batch, *others) = job.batches(1)
     assert len(batch.samples) == 3 and job.steps == 1 + len(others) == 6
-    tensor, shapes, owner = pretraining.collate([s.input for s in batch.samples])
-    decoded = model(tensor, shapes, owner)
+    tensor, shapes = pretraining.collate([s.input for s in batch.samples])
+    decoded = model(tensor, shapes)
     assert decoded.embedding.shape == (3, 16) and decoded.density.shape == (3, 32, 32)
     wanted = np.stack([s.density for s in batch.samples])
     loss = ((decoded.shape - shapes) ** 2).mean() + (

@@ -40,7 +40,6 @@ from indexer.training.cost_model.train import retarget, train  # noqa: E402
 from indexer.training.cost_model.whole import (  # noqa: E402
     Whole,
     encoder_file,
-    first_encoder,
     load_whole,
     train_whole,
 )
@@ -80,7 +79,7 @@ def read(folder: Path, encoder: Encoder) -> tuple[Samples, StructureReader]:
 @pytest.fixture(scope="module")
 def trained(filled: Path) -> tuple[Whole, Samples, StructureReader]:
     settings = brief()
-    encoder = first_encoder(settings, None)
+    encoder = Encoder.drawn(settings)
     samples, reader = read(filled, encoder)
     return train_whole(samples, settings, encoder, reader.structures), samples, reader
 
@@ -169,7 +168,7 @@ def test_training_moves_the_sparse_network(
 def test_it_learns_what_only_the_structure_tells(filled: Path) -> None:
     """Which variant is fastest depends on the length of rows, which no number here says."""
     settings = brief(epochs=8, few_epochs=8, patience=8, lr=1e-3)
-    encoder = first_encoder(settings, None)
+    encoder = Encoder.drawn(settings)
     samples, reader = read(filled, encoder)
     made = train_whole(samples, settings, encoder, reader.structures)
     vectors, best = made.vectors(reader.structures, samples), 0
@@ -188,14 +187,14 @@ def test_trained_twice_it_is_the_same(
     filled: Path, trained: tuple[Whole, Samples, StructureReader]
 ) -> None:
     whole, samples, reader = trained
-    again = train_whole(samples, brief(), first_encoder(brief(), None), reader.structures)
+    again = train_whole(samples, brief(), Encoder.drawn(brief()), reader.structures)
     assert whole.model.tensors.keys() == again.model.tensors.keys()
     for name, array in whole.model.tensors.items():
         np.testing.assert_array_equal(array, again.model.tensors[name])
 
 
 def test_vectors_need_an_encoder_and_an_encoder_structures(filled: Path) -> None:
-    samples, reader = read(filled, first_encoder(brief(), None))
+    samples, reader = read(filled, Encoder.drawn(brief()))
     with pytest.raises(UsageError, match="learns from structures"):
         train(samples, brief())
     with pytest.raises(UsageError, match="nothing in these settings"):
@@ -203,7 +202,7 @@ def test_vectors_need_an_encoder_and_an_encoder_structures(filled: Path) -> None
 
 
 def test_gains_are_not_cut(filled: Path) -> None:
-    samples, _ = read(filled, first_encoder(brief(), None))
+    samples, _ = read(filled, Encoder.drawn(brief()))
     with Database.open(filled, readonly=True) as db:
         cut = samples_of(db.index, db.platform("tiny"), [OP])
     np.testing.assert_array_equal(np.maximum(samples.gain, -1.5), cut.gain)
@@ -262,8 +261,6 @@ def test_files_that_do_not_fit_are_refused(
     trained: tuple[Whole, Samples, StructureReader], tmp_path: Path
 ) -> None:
     file = saved(trained[0], tmp_path / "a.safetensors")
-    with pytest.raises(UsageError, match="of the network waco, not cognate"):
-        first_encoder(preset("cognate"), encoder_file(file))
     encoder = encoder_file(file)
     data = encoder.read_bytes()
     encoder.write_bytes(data[:-7])
@@ -315,9 +312,8 @@ def test_the_command_trains_judges_and_answers(
     [
         (("--preset", "cognat"), "no preset"),
         (("--preset", "cognate", "--predictor", "trees"), "a preset's predictor"),
-        (("--preset", "cognate", "--encoder", "none.safetensors"), "no such file"),
         (("--preset", "cognate", "-o", "a b.safetensors"), "named after it"),
-        (("--preset", "cognate", "--from", "a", "--encoder", "b"), "give --from or --encoder"),
+        (("--preset", "cognate", "--from", "none.safetensors"), "no such file"),
     ],
 )
 def test_the_command_refuses_a_preset_in_one_line(

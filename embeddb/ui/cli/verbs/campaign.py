@@ -82,7 +82,6 @@ _SAMPLES = ("shared", "per-matrix")
     type=Number(0, 1, min_open=True),
     help="Share of the configurations in rounds after the first.",
 )
-@click.option("--min-nnz", default=0, type=click.IntRange(0))
 @max_nnz_option
 @click.option("--max-work", default=0, type=click.IntRange(0), help="Largest nnz times width.")
 @number_option("--seed", default=0, least=0)
@@ -251,7 +250,7 @@ def _pool(
     return planned_matrices(
         options["matrices"],
         groups=families(options["manifest"]),
-        nnz=(options["min_nnz"], options["max_nnz"]),
+        max_nnz=options["max_nnz"],
         seen=seen,
         progress=progress,
         note=note,

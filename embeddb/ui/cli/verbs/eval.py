@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 @only_op_option
 @featurizer_option
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1, 1000))
-@click.option("--complete", is_flag=True, help="Only matrices that ran nearly every configuration.")
 @click.option("--learned", is_flag=True, help="Also train and evaluate cost models; slow.")
 @click.option("--tuner", "tuners", multiple=True, help="Also evaluate this tuner; repeatable.")
 @click.option("--across", is_flag=True, help="Hold out whole machines instead.")
@@ -41,8 +40,7 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **opti
     matrices; a failed choice costs the time of the default. Each matrix is queried over all legal
     configurations as by `embeddb query`; of the candidates, those that ran on the matrix count, in
     their order. Where a choice among what ran there alone is better or worse, `ran@1` and `@5` show
-    it; the first line has the number of these configurations. With --complete, only matrices that
-    ran nearly all configurations count.
+    it; the first line has the number of these configurations.
 
     With --learned, a cost model, and boosted trees (for tiles and fusion
     the models of `train kernels`, as `kernel-trees` and `kernel-sums`), are trained in every fold:
@@ -81,8 +79,8 @@ def _across(
     from tuners.evaluation.across import evaluate_across
     from tuners.evaluation.bench import measured_scopes
 
-    if options["learned"] or options["complete"]:
-        raise UsageError("--across does not go with --learned or --complete")
+    if options["learned"]:
+        raise UsageError("--across does not go with --learned")
     if options["tuners"]:
         raise UsageError("--across does not go with --tuner")
     with open_database(db, readonly=True) as opened, Progress() as progress:
@@ -139,7 +137,7 @@ def _held_out(
     if op and not Op.parse(op).traits.tunable:
         hint = "`embeddb train kernels DB --task fused` evaluates predictions of their seconds"
         raise UsageError("fused kernels have no configurations to choose from", hint=hint)
-    learned, complete = options["learned"], options["complete"]
+    learned = options["learned"]
     rankers = learned_rankers() if learned else {}
     # Networks this small gain nothing from a second thread, and lose much where a core is busy.
     count = 1 if learned else 0
@@ -150,7 +148,7 @@ def _held_out(
             rankers |= _tile_rankers(opened, scopes)
         rows = evaluate(
             opened.index,
-            EvalOptions(seeds=tuple(range(seeds)), complete=complete, tuners=options["tuners"]),
+            EvalOptions(seeds=tuple(range(seeds)), tuners=options["tuners"]),
             scopes=scopes,
             progress=progress,
             rankers=rankers,

@@ -211,13 +211,14 @@ def adopt_verb(db: str, as_json: bool, **options: Any) -> None:
         own = {name: options[name] for name in ("samples", "seed")}
         request = AdoptRequest(platform=platform, ops=tuple(dict.fromkeys(ops)), **own)
         runner, here = runner_here(platform, 0)
-        pool = planned_matrices(
+        planned = planned_matrices(
             options["matrices"],
             groups=families(options["manifest"]),
-            nnz=(1, options["max_nnz"]),
+            max_nnz=options["max_nnz"],
             progress=progress,
             note=note,
         )
+        pool = [matrix for matrix in planned if matrix.nnz]
         folder = Path(options["campaign"] or f"{db.rstrip('/')}.adopt")
         adopted = Adoption(opened.index, runner, request, pool, folder, progress=progress).run()
     if as_json:

@@ -47,9 +47,6 @@ _PREDICTORS = ("auto", "gp", "mlp", "trees")
 @trained_option
 @click.option("--preset", default="", help="The published COGNATE model: cognate, cognate-tiles.")
 @click.option("--matrices", default="", metavar="DIR", help="Folder with structures that DB lacks.")
-@click.option(
-    "--encoder", default="", metavar="FILE", help="Initial weights of a preset's network."
-)
 @number_option("--sites", default=64, least=1, most=2048)
 @click.option("--featurizer", default="stats", show_default=True, help="Featurizer of the matrix.")
 @click.option(
@@ -92,10 +89,9 @@ def costmodel_verb(as_json: bool, **options: Any) -> None:
     runs counting more, as at the end of `calibrate`; options of training do not apply.
 
     --preset trains COGNATE as published: its sparse network reads the patterns' coordinates (in at
-    most --sites squared cells) and is trained end to end on run times, from random weights or those
-    of --encoder. --epochs and --lr change the preset. The network also becomes a featurizer. One
-    more training validates it. This takes hours, other models minutes. Models of other papers are
-    in reproductions/.
+    most --sites squared cells) and is trained end to end on run times. --epochs and --lr
+    change the preset. The network also becomes a featurizer. One more training validates it. This
+    takes hours, other models minutes. Models of other papers are in reproductions/.
 
     Checkpoints and curves are kept in a folder that ends in .training beside the model; Ctrl-C
     keeps finished epochs. `campaign plan --strategy` measures training data within a budget.
@@ -252,15 +248,15 @@ def _whole_request(options: dict[str, Any]) -> WholeRequest:
         overrides |= {"few_epochs": overrides["epochs"], "patience": overrides["epochs"]}
     if overrides.get("predictor") in ("auto", "gp", "trees"):
         raise UsageError("a preset's predictor is a network", hint="leave --predictor out")
-    paths = {
-        name: Path(options[option]) if options[option] else None
-        for name, option in (("start", "source"), ("weights", "encoder"), ("matrices", "matrices"))
-    }
+    start, matrices = (
+        Path(options[name]) if options[name] else None for name in ("source", "matrices")
+    )
     return WholeRequest(
         settings=preset(options["preset"], seed=options["seed"], **overrides),
         samples=options["samples"],
         judged=not options["no_judge"],
-        **paths,
+        start=start,
+        matrices=matrices,
     )
 
 

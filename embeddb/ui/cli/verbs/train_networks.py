@@ -72,7 +72,6 @@ _NAMED = 10
 @number_option(
     "--size", default=128, least=1, most=2048, help="Side of the grid, or number of sites."
 )
-@click.option("--no-shape", is_flag=True, help="Do not feed the matrix size to the last layer.")
 @number_option("--epochs", default=100, least=1, most=100_000)
 @number_option(
     "--patience", default=15, least=1, help="Epochs without improvement before early stopping."
@@ -119,13 +118,7 @@ def _train_featurizer(
     )
     _warn(data)
     settings = Settings(**{name: options[name] for name in _SETTINGS})
-    how = Pretraining(
-        options["network"],
-        recipe,
-        settings,
-        batch=options["batch"],
-        no_shape=options["no_shape"],
-    )
+    how = Pretraining(options["network"], recipe, settings, batch=options["batch"])
     document = pretrain(data, how, out, progress=progress)
     return {"file": str(out), **document, "problems": list(data.problems)}
 
@@ -171,15 +164,6 @@ _METHODS = {"transfer": "neighbours", "rank": "model", "transfer+rank": "both"}
 @number_option("--hidden", default=128, least=4, most=4096, help="Width of the network.")
 @lr_option
 @number_option("--epochs", default=60, least=1, most=100_000)
-@number_option("--patience", default=10, least=1)
-@number_option("--batch", default=8, least=1, most=4096)
-@number_option("--tiles", default=16, least=2, most=4096)
-@click.option(
-    "--steps",
-    default=0,
-    type=click.IntRange(0, 1_000_000),
-    help="Batches of an epoch.  [default: all]",
-)
 @_training_options
 def kernels_verb(db: str, as_json: bool, **options: Any) -> None:
     """Train the model of tensor kernels on the runs in DB.
@@ -190,8 +174,8 @@ def kernels_verb(db: str, as_json: bool, **options: Any) -> None:
     the analytical model where it applies; for fused kernels, the sum of each operation's seconds as
     predicted by trees and a network (`operations`; `trees`: without the network), which is better
     if probes were measured (`kernel import --probes`).
-    A batch has --tiles tiles of each of --batch kernels, sampled evenly from the model families;
-    whole families are held out for early stopping and that choice. Ctrl-C keeps finished epochs.
+    Batches are sampled evenly from the model families; whole families are held out for early
+    stopping and that choice. Ctrl-C keeps finished epochs.
     The paper's other networks are in reproductions/.
 
     \b
@@ -211,11 +195,9 @@ def _train(db: str, options: dict[str, Any], progress: Progress) -> dict[str, An
         from indexer.training.tensors.settings import KernelTraining, recipe
         from indexer.training.tensors.train import KernelData, train_kernels
         from indexer.training.trainer import folder_of
-    names = ("epochs", "patience", "tiles", "steps", "seed", "predictor")
     how = KernelTraining(
         recipe(options["task"], options["hidden"], options["lr"]),
-        kernels=options["batch"],
-        **{name: options[name] for name in names},
+        **{name: options[name] for name in ("epochs", "seed", "predictor")},
     )
     runs = _runs(db, options)
     tests = _runs(options["tests"], options, runs.analysis).samples if options["tests"] else []
@@ -303,15 +285,9 @@ def _show(document: dict[str, Any]) -> None:
 @click.argument("db")
 @_file_option
 @click.option("--platform", default="", help="Instance of the counters.")
-@click.option("--tests", default="", metavar="DB", help="Database of test nests.")
 @click.option("--source", default="model", show_default=True, type=click.Choice(SOURCES))
-@click.option(
-    "--inputs", default="both", show_default=True, type=click.Choice(["both", "static", "dynamic"])
-)
 @number_option("--epochs", default=20, least=1, most=100_000)
-@number_option("--patience", default=5, least=1)
 @lr_option
-@number_option("--batch", default=32, least=1, most=4096)
 @_training_options
 def nests_verb(db: str, out: str, as_json: bool, **options: Any) -> None:
     """Train the network of nests on the counters in DB (`nest count`).
@@ -322,7 +298,7 @@ def nests_verb(db: str, out: str, as_json: bool, **options: Any) -> None:
 
     \b
     Example:
-      embeddb train nests training.db -o nests.safetensors --tests nests.db
+      embeddb train nests training.db -o nests.safetensors
       embeddb train nests training.db -o nests.safetensors --resume
     """
     file = Path(out)
@@ -340,17 +316,11 @@ def _train_nests_of(
         from indexer.training.trainer import Settings, folder_of
     if not options["resume"] and (out.exists() or folder_of(out).exists()):
         raise UsageError(f"{out} already exists", hint="add --resume, or name another file")
-    where = (options["platform"], options["source"])
-    samples = _samples(db, *where)
-    tests = _samples(options["tests"], *where) if options["tests"] else []
+    samples = _samples(db, options["platform"], options["source"])
     note(f"{plural(len(samples), 'nest')} of {plural(len({s.group for s in samples}), 'group')}")
-    how = NestTraining(
-        Settings(**{name: options[name] for name in _SETTINGS}),
-        inputs=options["inputs"],
-        batch=options["batch"],
-        source=options["source"],
-    )
-    return {"file": str(out), **train_nests(samples, how, out, tests=tests, progress=progress)}
+    settings = Settings(options["epochs"], options["lr"], patience=5, seed=options["seed"])
+    how = NestTraining(settings, source=options["source"])
+    return {"file": str(out), **train_nests(samples, how, out, progress=progress)}
 
 
 def _samples(db: str, platform: str, source: str) -> list[NestSample]:
