@@ -7,7 +7,8 @@ configurations ranked and retrieved by the inner product, and the time of a sear
 Each draw takes families out until at least 84 matrices are; towers, metric and vote are fitted to
 the others. Either kind of neighbours votes with the settings that were best within the training
 families. Each test matrix is asked among the configurations that ran on it.
-Results are added to benchmarks/results/embedding.json under the platform.
+Results are added to benchmarks/results/embedding.json under the platform; started again with more
+draws it goes on with those that are missing.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from indexer.training.towers import TowerData, Unit, fitted_towers, judge, tower
 
 RESULTS = Path(__file__).parent / "results" / "embedding.json"
 TEST_MATRICES = 84
+SEARCH = "100,800 configurations, CPU seconds"
 #: A space of 100,800 configurations.
 LARGE = """
 name = "large"
@@ -159,6 +161,14 @@ def large_space(times: int = 20) -> dict[str, float]:
     }
 
 
+def summary(draws: list[dict[str, dict[str, float]]], op: str) -> dict[str, list[float]]:
+    """Mean and standard deviation of the draws, by figure."""
+    return {
+        name: [round(float(f([one[op][name] for one in draws])), 4) for f in (np.mean, np.std)]
+        for name in draws[0][op]
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("db")
@@ -169,29 +179,24 @@ def main() -> None:
     torch.set_num_threads(1)
     with open_database(asked.db, readonly=True) as db:
         data = tower_data(db.index, progress=quiet, platform=asked.platform)
-    draws = []
-    for draw in range(asked.draws):
+    document = json.loads(asked.out.read_text()) if asked.out.exists() else {}
+    draws = document.get(asked.platform, {}).get("each", [])
+    for draw in range(len(draws), asked.draws):
         began = time.process_time()
         draws.append(drawn(data, draw))
         print(draw, f"{time.process_time() - began:.0f} s", json.dumps(draws[-1]), flush=True)
-    document = json.loads(asked.out.read_text()) if asked.out.exists() else {}
-    document[asked.platform] = {
-        **about(),
-        "runs": data.runs,
-        "matrices": len(data.ids),
-        "draws": asked.draws,
-        "operations": {
-            op: {
-                name: [
-                    round(float(f([one[op][name] for one in draws])), 4) for f in (np.mean, np.std)
-                ]
-                for name in draws[0][op]
-            }
-            for op in draws[0]
-        },
-    }
-    document["100,800 configurations, CPU seconds"] = large_space()
-    asked.out.write_text(json.dumps(document, indent=1) + "\n")
+        document[asked.platform] = {
+            **about(),
+            "runs": data.runs,
+            "matrices": len(data.ids),
+            "draws": len(draws),
+            "operations": {op: summary(draws, op) for op in draws[0]},
+            "each": draws,
+        }
+        asked.out.write_text(json.dumps(document, indent=1) + "\n")
+    if SEARCH not in document:
+        document[SEARCH] = large_space()
+        asked.out.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -102,28 +102,21 @@ def figures(draw: Draw, seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
         started = time.process_time()
         score = learned()
         seconds = time.process_time() - started
-        shares = {"common": [], "whole": []}  # type: dict[str, list[tuple[float, float]]]
-        for row in draw.held:
-            part = draw.whole.part(row)
-            column, gain, given = draw.whole.column[part], draw.whole.gain[part], score(row)
-            for what, able in (
-                ("common", draw.common[column]),
-                ("whole", np.ones(len(gain), bool)),
-            ):
-                if able.sum() > _COUNT:
-                    order = np.argsort(-np.where(able, given, -np.inf), kind="stable")[:_COUNT]
-                    best = gain[able].max()
-                    shares[what].append((gain[order[0]] - best, gain[order].max() - best))
-        yield (
-            name,
-            {
-                "learning_s": round(seconds, 2),
-                **{
-                    w: [round(math.exp(v), 4) for v in np.mean(s, axis=0)]
-                    for w, s in shares.items()
-                },
-            },
-        )
+        yield name, {"learning_s": round(seconds, 2), **shares(draw, score)}
+
+
+def shares(draw: Draw, score: Score) -> dict[str, list[float]]:
+    """Shares of the optimum at 1 and at 5 among `common` and all configurations that ran."""
+    lost: dict[str, list[tuple[float, float]]] = {"common": [], "whole": []}
+    for row in draw.held:
+        part = draw.whole.part(row)
+        column, gain, given = draw.whole.column[part], draw.whole.gain[part], score(row)
+        for what, able in (("common", draw.common[column]), ("whole", np.ones(len(gain), bool))):
+            if able.sum() > _COUNT:
+                order = np.argsort(-np.where(able, given, -np.inf), kind="stable")[:_COUNT]
+                best = gain[able].max()
+                lost[what].append((gain[order[0]] - best, gain[order].max() - best))
+    return {what: [round(math.exp(v), 4) for v in np.mean(s, axis=0)] for what, s in lost.items()}
 
 
 def methods(draw: Draw, seed: int) -> Iterator[tuple[str, Callable[[], Score]]]:

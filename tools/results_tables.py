@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, pstdev, stdev
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,6 +23,7 @@ OPS = ("spmm:32", "spmm:128", "spmm:512", "sddmm:128", "spmv")
 #: Machines that the files name by a digest.
 MACHINES = {
     "cpu@0e3785dc": "Intel Ice Lake",
+    "cpu@70882216": "AMD Zen 5",
     "cpu@bfb97e83": "AMD Zen 3",
     "cpu@cc58252c": "AMD Zen 4",
     "nest-cpu@0ed533a0": "Intel Skylake",
@@ -340,6 +341,18 @@ table("few-samples", "few_samples")(few_samples("common"))
 table("few-samples-whole", "few_samples")(few_samples("whole"))
 
 
+@table("sources", "sources")
+def _sources(data: Any) -> Table:
+    shown = [name for name in data["above"] if _count(name) == 100]
+    lines = [["source: part", *shown, "ahead", "behind"]]
+    for part, card in data["cards"].items():
+        values = [data["above"][name].get(part) for name in shown]
+        cells = ["{:+.1f} ± {:.1f} / {:+.1f} ± {:.1f}".format(*v) if v else "–" for v in values]
+        most = 2 * sum(part in parts for parts in data["above"].values())
+        lines.append([part, *cells, *(f"{len(card[k])} of {most}" for k in ("ahead", "behind"))])
+    return lines
+
+
 @table("scale", "scale")
 def _scale(data: Any) -> Table:
     lines = [
@@ -373,13 +386,25 @@ def _featurizers(data: Any) -> Table:
 
 @table("embedding", "embedding")
 def _embedding(data: Any) -> Table:
-    names = ("neighbours by stats @1", "neighbours by tower @1", "inner product @1")
+    learned = {"neighbours by tower @1": "neighbours by tower", "inner product @1": "inner product"}
     plain = ("inner product @5", "recall @10", "recall @50")
-    lines = [["operation", *names, *plain]]
-    for op, row in data["cuda"]["operations"].items():
-        spread = [f"{row[name][0]:.3f} ± {row[name][1]:.3f}" for name in names]
-        lines.append([op, *spread, *(f"{row[name][0]:.3f}" for name in plain)])
+    below = [text for name in learned.values() for text in (f"{name} @1", "points above stats")]
+    lines = [["platform, operation", "neighbours by stats @1", *below, *plain]]
+    for platform in (name for name in data if "each" in data[name]):
+        for op, row in data[platform]["operations"].items():
+            draws = [draw[op] for draw in data[platform]["each"]]
+            stats = [draw["neighbours by stats @1"] for draw in draws]
+            cells = [f"{MACHINES.get(platform, 'NVIDIA H200')}, {op}", f"{fmean(stats):.3f}"]
+            for name in learned:
+                above = [100 * (draw[name] - own) for draw, own in zip(draws, stats, strict=True)]
+                cells += [f"{row[name][0]:.3f}", points(above)]
+            lines.append([*cells, *(f"{row[name][0]:.3f}" for name in plain)])
     return lines
+
+
+def points(values: Sequence[float]) -> str:
+    """Mean of the draws with its standard error."""
+    return f"{fmean(values):+.1f} ± {stdev(values) / len(values) ** 0.5:.1f}"
 
 
 @table("counters", "dynamics")
