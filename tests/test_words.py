@@ -42,7 +42,7 @@ WRONG = re.compile("|".join(f"(?:{word})" for word in WORDS), re.I)
 BINDINGS = {"found", "told", "made", "known", "said", "asked", "held", "given", "kept"}
 
 #: Places that break a rule in code. They only fall: lower a number when you have rewritten some.
-CEILINGS = {"openings": 284, "docstrings": 184, "messages": 8, "bindings": 706}
+CEILINGS = {"openings": 0, "docstrings": 0, "messages": 0, "bindings": 1}
 #: Words that a page needs all the same: page and words around it.
 EXCEPTIONS: dict[str, tuple[str, ...]] = {}
 

@@ -105,7 +105,8 @@ def _libraries(data: Any) -> Table:
     return lines
 
 
-@table("live", "across_zen3")
+@table("live", "across_zen5")
+@table("live-zen3", "across_zen3")
 def _live(data: Any) -> Table:
     titles = ["at 1 / at 5", "gain: obtained / predicted", "within the interval"]
     lines = [["operation", "answers by", *titles]]
@@ -115,6 +116,7 @@ def _live(data: Any) -> Table:
         "calibrated, not learned": "the same before the model learned",
         "all": "and 52 matrices of this machine",
         "all, not learned": "the same before the model learned",
+        "another day": "and 43 of these, measured on another day",
         "vote": "neighbours alone, nothing measured here",
         "static best of zero-shot": "best fixed schedule of the other machines",
         "static best of calibrated": "best fixed schedule after `calibrate`",
@@ -122,6 +124,8 @@ def _live(data: Any) -> Table:
     }
     for op in ("spmm:32", "spmm:128", "spmv"):
         for key, name in names.items():
+            if key not in data[op]:
+                continue
             row = data[op][key]
             predicted = f"{row['promised']:.2f}×" if "promised" in row else "–"
             covered = f"{100 * row['covered']:.0f} %" if "covered" in row else "–"

@@ -135,7 +135,7 @@ def level_with_scipy(op: Op, matrix: Matrix, config: Config) -> bool:
 
 def team_of(op: Op, matrix: Matrix, config: Config) -> Config | None:
     """SpMV of the same code by all threads, where a configuration is for one and they may be
-    faster; only calls can tell (docs/howto/compile.md)."""
+    faster; only calls show which (docs/howto/compile.md)."""
     one = op.name == "spmv" and config.get("threads") == "one"
     if not one or matrix.values.size < _TEAM_SPMV or not _has_team():
         return None
@@ -217,8 +217,8 @@ def one_thread(config: Config) -> Config:
     """The same code on one thread; the same configuration if its loops need several."""
     if config.get("threads") != "all" or config.get("order") not in _ROW_ORDERS:
         return config
-    kept = {name: value for name, value in config.items() if name not in _TEAM}
-    return Config({**kept, "threads": "one"})
+    serial = {name: value for name, value in config.items() if name not in _TEAM}
+    return Config({**serial, "threads": "one"})
 
 
 def alone(choice: Choice) -> Choice:

@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import StoreCorrupt
-from embeddb.index.vectors import distances
+from embeddb.index.vectors import distances, faiss
 
 _ID, _DIGEST, _WORDS = 16, 16, 5
 #: Lists per square root of the number of vectors: a query then reads as many centres as vectors.
@@ -95,7 +93,7 @@ class InvertedLists:
         """The least number of lists with a recall of `_RECALL`, measured on a sample of vectors."""
         some = np.linspace(0, len(ids) - 1, min(_QUERIES, len(ids))).astype(np.int64)
         k = min(_OF, len(ids))
-        nearest = _faiss().knn(vectors[some], vectors, k)[1]
+        nearest = faiss().knn(vectors[some], vectors, k)[1]
         exact = [{bytes.fromhex(ids[at]) for at in row} for row in nearest]
         for probed in (n for n in _PROBES if n < len(self.centres)):
             retrieved = (self._probed(vectors[at], k, probed, ())[0] for at in some)
@@ -226,7 +224,7 @@ def _nearest_centre(vectors: Floats, centres: Floats) -> NDArray[np.int64]:
 
 def _centres(vectors: Floats, count: int) -> Floats:
     """float32[count,d] centres of float32[n,d] by k-means with a fixed seed."""
-    kmeans = _faiss().Kmeans(
+    kmeans = faiss().Kmeans(
         int(vectors.shape[1]),
         count,
         niter=_ROUNDS,
@@ -236,12 +234,3 @@ def _centres(vectors: Floats, count: int) -> Floats:
     )
     kmeans.train(np.ascontiguousarray(vectors, dtype=np.float32))
     return np.asarray(kmeans.centroids, dtype=np.float32).reshape(count, -1)
-
-
-@cache
-def _faiss() -> Any:
-    with warnings.catch_warnings():
-        # SWIG types without __module__ warn on Python 3.12 and later.
-        warnings.filterwarnings("ignore", "builtin type .*wig", DeprecationWarning)
-        import faiss
-    return faiss

@@ -157,7 +157,7 @@ class SealedTxn(Txn, Protocol):
     """A transaction of an engine that stores sealed values."""
 
     def raw(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """As `scan`, with the values as they are stored."""
+        """Yield keys and sealed values of a table, in the order of `scan`."""
 
     def scan(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         for key, raw in self.raw(table, prefix):

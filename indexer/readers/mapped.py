@@ -64,10 +64,10 @@ class CsvReader:
 
 def _sample(records: Iterator[Any]) -> list[dict[str, Any]]:
     """The first objects; fewer where the file is damaged."""
-    found: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
     with suppress(ReaderError):  # it is met again when the rows before it have been read
-        found += (record for record in islice(records, SAMPLE) if isinstance(record, dict))
-    return found
+        objects += (record for record in islice(records, SAMPLE) if isinstance(record, dict))
+    return objects
 
 
 def _further_plan(

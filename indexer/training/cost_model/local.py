@@ -91,7 +91,7 @@ def trained_for(machine: Platform, source: CostModel, samples: Samples) -> CostM
 
 
 def _card(machine: Platform, source: CostModel, samples: Samples, own: int) -> dict[str, Any]:
-    held = {
+    held_out = {
         op: {
             method: {**figures, "weight": JOINED_WEIGHT} if "weight" in figures else figures
             for method, figures in methods.items()
@@ -108,7 +108,7 @@ def _card(machine: Platform, source: CostModel, samples: Samples, own: int) -> d
         "groups": int(np.unique(samples.groups).size),
         "samples": len(samples.gain),
         "own_rows": own,
-        "held_out": held,
+        "held_out": held_out,
         "parent": source.version,
         "seed": 0,
         "code": __version__,
