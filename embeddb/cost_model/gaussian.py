@@ -141,7 +141,7 @@ class GaussianProcess:
         standard deviations: of the `detailed` best, and the largest of these for the others."""
         from scipy.linalg import solve_triangular
 
-        scaled = Inputs(*(_standard(part, self.tensors, n) for n, part in at._asdict().items()))
+        scaled = self._scaled(at)
         cross = _covariance(scaled, self._inputs, self._lengths)
         cut, plain = (cross @ self._factored[1]).T
         # Below the cut the order is that of the gains as they were.
@@ -155,6 +155,35 @@ class GaussianProcess:
         spread[near] = np.sqrt(variance)
         unit = float(self.tensors["unit"][0])
         return unit * gain, unit * spread
+
+    @property
+    def level(self) -> float:
+        """Variance of the level of a matrix, in squared log gains."""
+        return _LEVEL * float(self.tensors["unit"][0]) ** 2
+
+    def covariances(
+        self, at: Inputs, row: NDArray[np.int64], values: Inputs
+    ) -> tuple[Floats, Floats]:
+        """Posterior covariances of measurements of `at` on matrices `row` int64[m], numbered as in
+        `Measured`: float64[m,n] with the log gains of `values`, and float64[m,m] with each other.
+        """
+        from scipy.linalg import solve_triangular
+
+        first, other = self._scaled(at), self._scaled(values)
+        cross = _covariance(first, self._inputs, self._lengths)
+        cross += _LEVEL * (row[:, None] == self._row)
+        to_values = _covariance(other, self._inputs, self._lengths)
+        left = solve_triangular(self._factored[0], cross.T, lower=True)
+        right = solve_triangular(self._factored[0], to_values.T, lower=True)
+        mutual = _covariance(first, first, self._lengths) + _LEVEL * (row[:, None] == row)
+        mutual[np.diag_indices(len(mutual))] += self._lengths.noise + _JITTER
+        unit = float(self.tensors["unit"][0]) ** 2
+        between: Floats = _covariance(first, other, self._lengths) - left.T @ right
+        among: Floats = mutual - left.T @ left
+        return unit * between, unit * among
+
+    def _scaled(self, at: Inputs) -> Inputs:
+        return Inputs(*(_standard(part, self.tensors, n) for n, part in at._asdict().items()))
 
     def without(self, out: NDArray[np.bool_]) -> GaussianProcess:
         """The process of the samples that are not `out` bool[n], hyper-parameters as they are."""

@@ -48,7 +48,7 @@ def learn(
         if progress is not None:
             progress("gaussian process", done, len(samples.ops))
         rows = [at for at, row in enumerate(samples.rows) if row.op == op]
-        process = GaussianProcess.fit(_measured(samples, rows, seed), seed=seed)
+        process = GaussianProcess.fit(measured(samples, rows, seed), seed=seed)
         tensors |= {f"process.{op}.{name}": a for name, a in process.tensors.items()}
         of_op = left_out(process, samples, rows)
         judged[str(op)], hidden[str(op)] = _figures(samples, rows, of_op)
@@ -78,7 +78,7 @@ def _unseen(samples: Samples, rows: Sequence[int], scores: Mapping[int, Floats])
             yield first not in seen
 
 
-def _measured(samples: Samples, rows: Sequence[int], seed: int) -> Measured:
+def measured(samples: Samples, rows: Sequence[int], seed: int) -> Measured:
     """About `_MOST_SAMPLES` samples of some rows."""
     rng = np.random.default_rng(seed)
     each = max(2, _MOST_SAMPLES // len(rows))

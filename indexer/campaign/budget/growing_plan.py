@@ -27,6 +27,7 @@ from embeddb.core.wording import plural
 from embeddb.featurizers import missing
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, parse_platform
+from indexer.campaign.budget.pool_inputs import PoolInputs
 from indexer.campaign.budget.sampler import Point, Pool, Round, Sampler, Share
 from indexer.campaign.budget.samplers import clusters_of, strategy
 from indexer.campaign.folder import Campaign, Task, another_campaign
@@ -146,7 +147,7 @@ def buy_more(campaign: Campaign) -> Campaign | None:
     buying = plan.buying
     if isinstance(buying, msgspec.UnsetType):
         return None
-    buyer = _buyer(plan)
+    buyer = _buyer(plan, PoolInputs(campaign, buying.pool))
     shares = [share for r in buying.rounds for share in r.shares]
     _check_entries(plan, shares)
     outcomes = []
@@ -217,7 +218,7 @@ def _plan(
     )
 
 
-def _buyer(plan: Plan) -> Sampler:
+def _buyer(plan: Plan, inputs: PoolInputs | None = None) -> Sampler:
     """The sampler of a plan.
 
     Raises: InputError for an inconsistent plan, which may come from elsewhere.
@@ -242,7 +243,7 @@ def _buyer(plan: Plan) -> Sampler:
     sizes = np.array([(m.m, m.n, m.nnz) for m in pool], dtype=np.int64).reshape(-1, 3)
     return Sampler(
         strategy(buying.strategy).policy,
-        Pool(sizes, buying.clusters, _configs_of(plan, min(buying.budget, _MOST_OF_ONE))),
+        Pool(sizes, buying.clusters, _configs_of(plan, min(buying.budget, _MOST_OF_ONE)), inputs),
         buying.budget,
         buying.seed,
         # A copy: outcomes are added to its shares.

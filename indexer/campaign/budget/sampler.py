@@ -3,8 +3,8 @@
 A sample is one configuration measured on one matrix. The data-selection paper (Section 3.2) spends
 500 of them where they are most informative. Within a matrix the order is fixed by a seed, the
 default first, the others drawn at random as in the paper; so a policy only decides *how many more*
-each matrix gets. A round is decided when the one before is complete. The state is a JSON document
-with every round, so a strategy resumes after any stop.
+each matrix gets, or names configurations. A round is decided when the one before is complete. The
+state is a JSON document with every round, so a strategy resumes after any stop.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.core.errors import InputError, UsageError
+from embeddb.cost_model.gaussian import Inputs
 from embeddb.index.run_matrix import FAILED_GAIN
 from embeddb.index.vote import votes
 
@@ -105,7 +106,7 @@ def additive(samples: Sequence[Sample]) -> Scorer:
             place.setdefault(item, len(place))
     x = _indicators([one.config for one in samples], place)
     penalty = _RIDGE * np.eye(len(place))
-    weights = np.linalg.solve(x.T @ x + penalty, x.T @ _centred(samples))
+    weights = np.linalg.solve(x.T @ x + penalty, x.T @ centred(samples))
 
     def score(matrix: int, configs: Sequence[Config]) -> Floats:
         scores: Floats = _indicators(configs, place) @ weights
@@ -123,7 +124,7 @@ def _indicators(configs: Sequence[Config], place: dict[tuple[str, object], int])
     return x
 
 
-def _centred(samples: Sequence[Sample]) -> Floats:
+def centred(samples: Sequence[Sample]) -> Floats:
     """Log gain float64[s] over the mean of the same matrix; failures count as in votes, and all are
     0 on a matrix where all failed."""
     matrix = np.array([one.matrix for one in samples], dtype=np.int64)
@@ -143,7 +144,8 @@ def _centred(samples: Sequence[Sample]) -> Floats:
 LEAST = 2
 #: Seconds, a failure, or not measured yet.
 Outcome = float | Literal["failed"] | None
-Allocation = list[tuple[int, int]]
+#: Further samples of matrices: how many, or which configurations.
+Allocation = Sequence[tuple[int, int | Sequence[Config]]]
 _BY_HALVES = by_halves(additive)
 
 
@@ -177,11 +179,13 @@ class Pool:
     Shapes: `sizes` int64[r,3] of m, n, nnz. `clusters` are the positions of each cluster's
     matrices, nearest to its centre first (empty where a policy needs none). `configs(at)` are the
     distinct configurations of a matrix in the order in which they are bought, always the same.
+    `inputs(at, configs)` are the inputs of a process for configurations on a matrix.
     """
 
     sizes: NDArray[np.int64]
     clusters: Sequence[Sequence[int]]
     configs: Callable[[int], Sequence[Config]]
+    inputs: Callable[[int, Sequence[Config]], Inputs] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -290,7 +294,7 @@ class Sampler:
 
     def _reward(self) -> None:
         """Set the rewards of the complete round."""
-        samples = [[one for share in r.shares for one in _samples(share)] for r in self.rounds]
+        samples = [[one for share in r.shares for one in share_samples(share)] for r in self.rounds]
         self.rounds[-1].rewards = self.reward(samples)
 
     def _next_round(self) -> None:
@@ -318,10 +322,10 @@ class Sampler:
         bought: dict[int, set[Config]] = {matrix: set() for matrix, _ in wanted}
         for share in (s for r in self.rounds for s in r.shares if s.matrix in bought):
             bought[share.matrix].update(map(Config, share.configs))
-        for matrix, count in wanted:
-            count = min(count, left)
-            fresh = (c for c in self.pool.configs(matrix) if c not in bought[matrix])
-            configs = [dict(c) for _, c in zip(range(count), fresh, strict=False)]
+        for matrix, more in wanted:
+            fresh = self.pool.configs(matrix) if isinstance(more, int) else more
+            count = min(more if isinstance(more, int) else len(more), left)
+            configs = [dict(c) for c in fresh if c not in bought[matrix]][:count]
             left -= len(configs)
             if len(configs) < count:
                 self._exhausted.add(matrix)
@@ -346,7 +350,8 @@ def _places(one: Round) -> Iterator[tuple[Point, Share, int]]:
             yield Point(share.matrix, Config(config)), share, at
 
 
-def _samples(share: Share) -> Iterator[Sample]:
+def share_samples(share: Share) -> Iterator[Sample]:
+    """The measured samples of a share."""
     for config, outcome in zip(share.configs, share.outcomes, strict=True):
         if outcome is not None:
             seconds = math.inf if outcome == "failed" else float(outcome)

@@ -81,3 +81,19 @@ def test_a_tensor_that_does_not_fit_is_refused(name: str) -> None:
     del tensors[name]
     with pytest.raises(KeyError):
         GaussianProcess(tensors)
+
+
+def test_covariances_say_how_a_measurement_narrows_others() -> None:
+    inputs, gain, row = _samples(5, 7)
+    process = GaussianProcess.fit(Measured(inputs, gain, row))
+    others, *_ = _samples(3, 5, seed=5)
+    last = np.arange(len(row)) == 20
+    rest = process.without(last)
+    before, after = (p.score(others, detailed=15)[1] ** 2 for p in (rest, process))
+    between, among = rest.covariances(inputs.take(last), row[last], others)
+    assert between.shape == (1, 15) and among.shape == (1, 1)
+    expected = np.maximum(before - between[0] ** 2 / among[0, 0], after.min())
+    assert np.allclose(after, expected, rtol=1e-3)
+    # Of a matrix that was not measured, a single measurement shows the level and little more.
+    new = rest.covariances(inputs.take(last), np.array([99]), others)[1]
+    assert new[0, 0] > rest.level > among[0, 0]

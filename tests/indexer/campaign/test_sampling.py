@@ -22,8 +22,10 @@ from hypothesis import strategies as st
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, UsageError
 from embeddb.core.records import Measurement
+from embeddb.cost_model.gaussian import Inputs
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform
+from indexer.campaign.budget.designs import binned
 from indexer.campaign.budget.growing_plan import (
     BudgetRequest,
     bought,
@@ -47,7 +49,6 @@ from indexer.campaign.budget.samplers import (
     STRATEGIES,
     Bandit,
     Exploration,
-    binned,
     clusters_of,
     strategy,
 )
@@ -56,6 +57,9 @@ from indexer.campaign.plan import write_plan
 from indexer.campaign.run import CampaignJob
 
 MANY = 80
+#: Budgets of strategies that learn a model in each round, and of all others.
+BUDGETS = {"improvement": 130}
+BUDGET = 500
 Law = Callable[[Point], float]
 
 
@@ -82,7 +86,13 @@ def pool(count: int = MANY, *, configs: int = 400, clusters: int = 5) -> Pool:
     sizes = rng.integers(1000, 200_000, (count, 3))
     blobs = 100 * (np.arange(count) % 5)[:, None] + rng.normal(size=(count, 2))
     made = clusters_of(blobs.astype(np.float32), clusters, 0)
-    return Pool(sizes, made, lambda at: grid(configs, at))
+    return Pool(sizes, made, lambda at: grid(configs, at), inputs)
+
+
+def inputs(at: int, configs: Sequence[Config]) -> Inputs:
+    """Both parameters, and the number of the matrix by which `law` turns round."""
+    columns = np.array([[int(str(c["x"])), int(str(c["y"]))] for c in configs], dtype=np.float64)
+    return Inputs(columns, np.full((len(configs), 1), at % 7), np.zeros((len(configs), 0)))
 
 
 def buyer(name: str, among: Pool, budget: int = 500, seed: int = 0, **more: Any) -> Sampler:
@@ -106,28 +116,30 @@ def exhaust(one: Sampler, by: Law = law, step: int = 10_000) -> list[Point]:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_budget_is_spent_to_the_last_sample_and_none_twice(name: str) -> None:
-    points = exhaust(buyer(name, pool_for(name)))
-    assert len(points) == len(set(points)) == 500
+    budget = BUDGETS.get(name, BUDGET)
+    points = exhaust(buyer(name, pool_for(name), budget))
+    assert len(points) == len(set(points)) == budget
     used = Counter(p.matrix for p in points)
     assert len(used) <= getattr(STRATEGIES[name].policy, "most", 1_000_000)
     firsts = {p.matrix: p.config for p in reversed(points)}
     assert all(config == grid(400, at)[0] for at, config in firsts.items())  # the default
-    assert points == exhaust(buyer(name, pool_for(name)))
+    assert points == exhaust(buyer(name, pool_for(name), budget))
     # With clusters given, nothing else of these two is chance.
-    other = exhaust(buyer(name, pool_for(name), seed=1))
+    other = exhaust(buyer(name, pool_for(name), budget, seed=1))
     assert (points == other) == (name in ("kmeans", "mab25"))
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_strategy_goes_on_from_its_state(name: str) -> None:
-    among, whole = pool_for(name), buyer(name, pool_for(name))
+    among, budget = pool_for(name), BUDGETS.get(name, BUDGET)
+    whole = buyer(name, among, budget)
     exhaust(whole)
-    one = buyer(name, among)
-    while one.spent < 500 or any(None in s.outcomes for r in one.rounds for s in r.shares):
+    one = buyer(name, among, budget)
+    while one.spent < budget or any(None in s.outcomes for r in one.rounds for s in r.shares):
         # A stop after every few points; those asked for and not told are asked for again.
         one.ask(3)
         state = msgspec.json.decode(msgspec.json.encode(one.rounds), type=list[Round])
-        one = buyer(name, among, rounds=state)
+        one = buyer(name, among, budget, rounds=state)
         one.tell([(p, law(p)) for p in one.ask(60)])
     assert one.rounds == whole.rounds
 
@@ -248,7 +260,7 @@ def test_the_first_rounds_are_the_papers() -> None:
 
 @pytest.mark.parametrize("name", ["ea10", "ea25"])
 def test_exploration_fills_up_within_quotas_and_caps(name: str) -> None:
-    among, most = pool(), STRATEGIES[name].most
+    among, most = pool(), STRATEGIES[name].policy.most
     used = Counter(p.matrix for p in exhaust(buyer(name, among)))
     assert len(used) == most and max(used.values()) <= 2 * 500 / most
     assert all(len(set(members) & used.keys()) <= most / 5 for members in among.clusters)
@@ -298,6 +310,32 @@ def test_fewer_matrices_than_clusters() -> None:
     assert [len(c) for c in clusters_of(np.ones((3, 2), np.float32), 5, 0)] == [3]
     for name in STRATEGIES:
         assert len(exhaust(buyer(name, pool_for(name, 3), 60))) == 60
+
+
+# -- expected improvement ----------------------------------------------------------------------
+
+
+def test_improvement_buys_what_may_be_fastest() -> None:
+    def mean_rank(points: Sequence[Point]) -> float:
+        """`law` is fastest at x = 0, and at x = 19 where it is turned round."""
+        x = [int(str(p.config["x"])) for p in points]
+        return float(
+            np.mean([x if p.matrix % 7 else 19 - x for x, p in zip(x, points, strict=True)])
+        )
+
+    among = pool()
+    points = exhaust(buyer("improvement", among, 130))
+    first = {p.matrix: p.config for p in reversed(points)}
+    chosen = [p for p in points[50:] if p.config != first[p.matrix]]
+    assert mean_rank(chosen) < 0.7 * mean_rank(exhaust(buyer("spread", among, 130)))
+    counts = Counter(p.matrix for p in points)
+    assert len(counts) > 12 and min(counts.values()) > 1
+
+
+def test_improvement_goes_on_where_there_is_nothing_to_compare() -> None:
+    for count, configs, budget in ((1, 2, 2), (4, 1, 4), (2, 7, 14), (1, 1, 5)):
+        points = exhaust(buyer("improvement", pool(count, configs=configs), budget))
+        assert len(points) == min(budget, count * configs)
 
 
 # -- campaigns ---------------------------------------------------------------------------------
@@ -470,11 +508,30 @@ def test_plan_run_status_and_plan_again(
     assert "another campaign is there" in capsys.readouterr().err
 
 
+def test_a_budget_alone_buys_by_expected_improvement(
+    asked: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def here(platform: Platform, threads: int) -> tuple[Any, Platform]:
+        runner = Anything(platform)
+        return runner, runner.platform()
+
+    monkeypatch.setattr("embeddb.ui.cli.verbs.campaign_run.runner_here", here)
+    plan = ["plan", *asked, "--budget", "80"]
+    assert _run(*plan, "--json") == 0
+    first = _said(capsys)
+    assert first["strategy"]["name"] == "improvement" and first["strategy"]["planned"] == 20
+    assert not (Path(asked[1]) / "pool.json").exists()
+    assert _run("run", *asked[:2], "--json") == 0
+    assert _said(capsys)["strategy"]["measured"] == 80
+    vectors = json.loads((Path(asked[1]) / "pool.json").read_text())
+    assert len(vectors) == 4 and {len(one[1]) for one in vectors} == {48}
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--budget", "10"], "--budget needs a --strategy"),
-        (["--strategy", "ea11"], "one of: ea10"),
+        (["--budget", "10", "--top", "3"], "--top and --strategy"),
+        (["--strategy", "ea11"], "one of: improvement, ea10"),
         (["--strategy", "ea10", "--budget", "1"], "at least 2"),
         (["--strategy", "ea10", "--configs", "9", "--rounds", "3"], "--configs, --rounds and"),
         (["--strategy", "ea10", "--op", "spmm:64"], "one --op"),

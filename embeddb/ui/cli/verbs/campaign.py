@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from indexer.campaign.plan import Matrix, PlanOptions
 
 #: As in `indexer.campaign.budget`, which a help text must not import.
-STRATEGIES = ("ea10", "ea25", "mab25", "binned", "random", "spread", "kmeans")
-_USUAL_BUDGET = 500
+STRATEGIES = ("improvement", "ea10", "ea25", "mab25", "binned", "random", "spread", "kmeans")
+_USUAL_STRATEGY, _USUAL_BUDGET = STRATEGIES[0], 500
 #: Options of `campaign plan` that a strategy sets itself.
 _DECIDED = ("configs", "top", "sample", "shared", "grid", "grid_op", "rounds", "repeat_share")
 
@@ -85,7 +85,11 @@ _SAMPLES = ("shared", "per-matrix")
 @max_nnz_option
 @click.option("--max-work", default=0, type=click.IntRange(0), help="Largest nnz times width.")
 @number_option("--seed", default=0, least=0)
-@click.option("--strategy", default="", help=f"Sampling strategy: {', '.join(STRATEGIES)}.")
+@click.option(
+    "--strategy",
+    default="",
+    help=f"Sampling strategy: {', '.join(STRATEGIES)}.  [default with --budget: {_USUAL_STRATEGY}]",
+)
 @click.option("--budget", type=click.IntRange(1), help=f"Samples.  [default: {_USUAL_BUDGET}]")
 @json_option
 def plan_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
@@ -96,8 +100,8 @@ def plan_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
     without a manifest, of one name) are held out together in cross-validation. The same plan in the
     same folder is resumed.
 
-    With --strategy, matrices and configurations are selected round by round under a --budget of
-    samples: `campaign run` measures a round and selects the next from its results, and so does
+    With --budget, a strategy selects matrices and configurations round by round, so many samples
+    in all: `campaign run` measures a round and selects the next from its results, and so does
     this verb if another machine has measured.
 
     \b
@@ -105,7 +109,7 @@ def plan_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
       embeddb campaign plan runs.db camp --platform cpu --op spmm:128 --matrices matrices/ \\
           --manifest matrices/MANIFEST.csv --configs 100 --sample per-matrix --max-nnz 2000000
       embeddb campaign plan runs.db few --platform spade --op spmm:32 --matrices matrices/ \\
-          --strategy ea25 --budget 500
+          --budget 500
     """
     from indexer.campaign.budget.growing_plan import bought
     from indexer.campaign.run import seconds_seen, surprising_cost
@@ -178,14 +182,14 @@ def _readable(db: str) -> Iterator[Database]:
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    """Check combinations of options; for a strategy, --max-work becomes a limit on the non-zeros.
+    """Check combinations of options, and set the usual strategy of a budget; for a strategy,
+    --max-work becomes a limit on the non-zeros.
 
-    Raises: UsageError for a strategy with an option that it sets itself or with several ops, and
-    for a budget without a strategy.
+    Raises: UsageError for a strategy with an option that it sets itself or with several ops.
     """
+    if options["budget"] is not None:
+        options["strategy"] = options["strategy"] or _USUAL_STRATEGY
     if not options["strategy"]:
-        if options["budget"] is not None:
-            raise UsageError("--budget needs a --strategy", hint="add --strategy ea25")
         return
     source = click.get_current_context().get_parameter_source
     conflicting = [
