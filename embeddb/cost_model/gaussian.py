@@ -36,6 +36,8 @@ _JITTER = 1e-6
 #: Samples by which amplitudes and lengths are fitted; predictions use all.
 _MOST_TO_FIT = 600
 _STEPS = 60
+#: Logarithms that a line search may try: squares of larger numbers overflow.
+_MOST_LOG = 300.0
 #: Prior mean and deviation of the logarithms of a0, a1, a2 and the noise's standard deviation.
 _AMPLITUDES = (-1.0, -1.0, -1.0, -2.0)
 _AMPLITUDE_SPREAD = 2.0
@@ -279,6 +281,8 @@ class _Likelihood:
         from scipy.linalg import cho_solve
 
         inputs, a = self._inputs, self._inputs.config.shape[1]
+        if np.abs(logs).max() > _MOST_LOG:
+            return 1e10, np.zeros_like(logs)
         of = _Lengths.of(logs, a)
         like = np.exp(-0.5 * _squares(inputs.config * of.config, inputs.config * of.config))
         apart = self._apart * of.matrix**2

@@ -32,6 +32,16 @@ def test_the_gradient_is_that_of_the_likelihood() -> None:
     assert error < 1e-4 * max(1.0, float(np.abs(slope).max()))
 
 
+def test_a_step_of_the_search_that_is_far_too_long_is_no_fault() -> None:
+    inputs, gain, row = _samples(4, 6)
+    loss = _Likelihood(inputs, gain - gain.mean(), (row[:, None] == row) * 25.0)
+    for at in range(len(loss.mean)):
+        point = loss.mean.copy()
+        for point[at] in (299.0, 500.0, -500.0):
+            value, slope = loss(point)
+            assert value > loss(loss.mean)[0] and np.isfinite([value, *slope]).all()
+
+
 def test_it_orders_configurations_of_matrices_that_it_never_saw() -> None:
     inputs, gain, row = _samples(20, 12)
     process = GaussianProcess.fit(Measured(inputs, gain, row))
