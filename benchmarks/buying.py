@@ -50,7 +50,6 @@ class Draws:
     """Equal shares for matrices that get `each`: half at random, half by draws of the posterior."""
 
     each: int = 20
-    least: int = 2
     judged = False
 
     def allocate(self, ledger: BudgetState, rng: np.random.Generator) -> Allocation:
@@ -93,7 +92,7 @@ def by_draws(
     return chosen
 
 
-PLANS = {**STRATEGIES, "draws": Strategy(Draws(), 1_000_000)}
+PLANS = {**STRATEGIES, "draws": Strategy(Draws())}
 
 
 @dataclass(frozen=True, eq=False)

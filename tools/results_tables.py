@@ -243,6 +243,31 @@ def _devices_transfer(data: Any) -> Table:
     return lines
 
 
+@table("buying-h200", "buying")
+def _buying_h200(data: Any) -> Table:
+    names = ("improvement", "random", "spread", "ea25", "mab25", "binned", "kmeans")
+    lines = [["operation, samples", "draws", *names]]
+    cells = ((name, by_name) for name, by_name in data.items() if name.endswith(" samples"))
+    for cell, by_name in sorted(cells, key=_op_and_samples):
+        shares = {name: [one["common"] for one in by_name[name].values()] for name in by_name}
+        if len(shares["improvement"]) < 2:
+            continue
+        row = [_mean_and_error(shares[name]) if name in shares else "–" for name in names]
+        lines.append([cell, str(len(shares["improvement"])), *row])
+    return lines
+
+
+def _op_and_samples(item: tuple[str, Any]) -> tuple[str, int]:
+    op, samples = item[0].split(", ")
+    return op, int(samples.split()[0])
+
+
+def _mean_and_error(shares: Sequence[Sequence[float]]) -> str:
+    first, five = zip(*shares, strict=True)
+    error = pstdev(first) / max(len(first) - 1, 1) ** 0.5
+    return f"{fmean(first):.3f} ± {error:.3f} / {fmean(five):.3f}"
+
+
 @table("buying", "selection_training")
 def _buying(data: Any) -> Table:
     by_key = {(row["op"], row["strategy"], row["budget"]): row for row in data["rows"]}
