@@ -134,7 +134,7 @@ class Market:
             seconds = [math.exp(-samples.gain[at]) for _, at in new]
             buyer.tell(list(zip(points, seconds, strict=True)))
             runs += new
-        assert len(set(runs)) == budget
+        assert len(set(runs)) == len(runs) <= budget
         by_row = {r: [at for _, at in g] for r, g in groupby(sorted(runs), lambda run: run[0])}
         entries = {row: own for row, own in by_row.items() if len(own) > 1}
         pick = np.concatenate(list(entries.values()))
@@ -162,6 +162,7 @@ def cell(market: Market, name: str, budget: int) -> dict[str, Any]:
                 best = gain[able].max()
                 shares[what].append((gain[order[0]] - best, gain[order].max() - best))
     return {
+        "samples": len(few.gain),
         "matrices": len(few.rows),
         "buying_s": round(learning - started, 2),
         "learning_s": round(ready - learning, 2),
