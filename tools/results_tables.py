@@ -250,7 +250,7 @@ def _buying_h200(data: Any) -> Table:
     cells = ((name, by_name) for name, by_name in data.items() if name.endswith(" samples"))
     for cell, by_name in sorted(cells, key=_op_and_samples):
         shares = {name: [one["common"] for one in by_name[name].values()] for name in by_name}
-        if len(shares["improvement"]) < 2:
+        if len(shares["random"]) < 2:
             continue
         row = [_mean_and_error(shares[name]) if name in shares else "–" for name in names]
         lines.append([cell, str(len(shares["improvement"])), *row])
