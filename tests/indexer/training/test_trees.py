@@ -467,7 +467,7 @@ def test_what_cannot_be_started_from_is_refused_by_name(
     _helps(monkeypatch)
     known = samples(matrices=10)
     made = train(known, forest(members=1), start=sources["mlp"])
-    with pytest.raises(UsageError, match="third"):
+    with pytest.raises(UsageError, match="reads predictions of another"):
         train(known, forest(members=1), start=made)
     with pytest.raises(UsageError, match="cannot go on from trees"):
         train(known, quick(), start=sources["trees"])
