@@ -113,15 +113,16 @@ def drawn(data: TowerData, draw: int) -> dict[str, dict[str, float]]:
     found = {}
     for unit in data.units:
         ids = [row.pattern_id for row in unit.samples.rows]
-        places = [towers.places[i] for i in ids]
+        places = [towers.rows[i] for i in ids]
         with torch.no_grad():
             vectors = towers.vectors(ids).numpy()
-        own = test[places]
+        own, stats = test[places], data.stats[places]
         mean = {name: np.mean([one[name] for one in held[unit.key]]) for name in held[unit.key][0]}
         found[str(unit.op)] = {
             "matrices": int(own.sum()),
-            "neighbours by stats @1": neighbours(unit, data.stats[places], own),
+            "neighbours by stats @1": neighbours(unit, stats, own),
             "neighbours by tower @1": neighbours(unit, vectors, own),
+            "neighbours by both @1": neighbours(unit, np.hstack([stats, vectors]), own),
             "inner product @1": math.exp(-mean["lost@1"]),
             "inner product @5": math.exp(-mean["lost@5"]),
             "recall @10": float(mean["in@10"]),

@@ -415,7 +415,11 @@ def _featurizers(data: Any) -> Table:
 
 @table("embedding", "embedding")
 def _embedding(data: Any) -> Table:
-    learned = {"neighbours by tower @1": "neighbours by tower", "inner product @1": "inner product"}
+    learned = {
+        "neighbours by both @1": "by both (`tower`)",
+        "neighbours by tower @1": "by learned vectors alone",
+        "inner product @1": "inner product",
+    }
     plain = ("inner product @5", "recall @10", "recall @50")
     below = [text for name in learned.values() for text in (f"{name} @1", "points above stats")]
     lines = [["platform, operation", "neighbours by stats @1", *below, *plain]]

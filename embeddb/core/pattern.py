@@ -17,6 +17,8 @@ from embeddb.core.sizes import MAX_DIM, Sizes
 
 __all__ = ["MAX_DIM", "Pattern", "stub_id"]
 
+#: Begin of the group of every generated pattern (`indexer.generated`).
+GENERATED = "generated-"
 #: Rows processed together.
 _ROWS = 1 << 20
 

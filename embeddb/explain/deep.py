@@ -21,11 +21,12 @@ from embeddb.core.row_lengths import RowLengths
 from embeddb.core.wording import value_text
 from embeddb.core.workload import Workload
 from embeddb.cost_model import Problem
-from embeddb.featurizers.base import Occluding
+from embeddb.featurizers.base import Explained, Featurizer, Occluding
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.view import View
 from embeddb.ranking.alternatives import Deepen
+from embeddb.ranking.build import Coordinates, coordinates
 from embeddb.ranking.fallback import RankedCandidates
 from embeddb.ranking.kernel_view import MOST_SHOWN
 from embeddb.ranking.posterior import Posterior
@@ -56,7 +57,7 @@ def deepening(
             plain,
             deep=True,
             effects=partial_dependence(posterior_of(ranker, ranked.source, ranked.first)),
-            moves=counterfactuals(ranker, lookup, progress=progress),
+            moves=counterfactuals(ranker, lookup, pattern, progress=progress),
             **parts,
         )
 
@@ -108,7 +109,11 @@ def partial_dependence(posterior: Posterior) -> list[ParameterEffect]:
 
 
 def counterfactuals(
-    ranker: Ranker, db: Lookup, *, progress: Progress | None = None
+    ranker: Ranker,
+    db: Lookup,
+    workload: Workload | WorkloadInfo,
+    *,
+    progress: Progress | None = None,
 ) -> list[Counterfactual]:
     """Counterfactuals: per feature and direction the nearest tried value, out of those in the
     partition, at which neighbours and model choose another configuration that is better by more
@@ -118,20 +123,20 @@ def counterfactuals(
     """
     if ranker.query.op.workload.transfers:
         return []
-    query, race = ranker.query, _Race.of(ranker, db)
+    race = _Race.of(ranker, db, workload)
     if race is None:
         return []
-    names = db.featurizers().named(query.vote.featurizer).names
-    start, changes = race.winner(query.vote.vector), []
+    here, names = race.shown.vector, race.shown.featurizer.names
+    start, changes = race.winner(here), []
     for at, name in enumerate(names):
         if progress is not None:
             progress("counterfactuals", at, len(names))
         changes += [
             Counterfactual(
                 feature=name,
-                start=float(query.vote.vector[at]),
+                start=float(here[at]),
                 end=float(value),
-                deviations=float((value - query.vote.vector[at]) / race.partition.metric.scale[at]),
+                deviations=float((value - here[at]) / race.shown.scale[at]),
                 winner=dict(winner),
             )
             for value, winner in race.changes(at, start)
@@ -141,10 +146,14 @@ def counterfactuals(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Race:
-    """Re-ranks by neighbours and cost model for another vector; `columns` int64[c] are the
-    positions of the query's configurations in the view."""
+    """Re-ranks by neighbours and cost model for another vector of the coordinates `shown`, of which
+    `seen` float32[p,e] are the partition's; `columns` int64[c] are the positions of the query's
+    configurations in the view."""
 
     ranker: Ranker
+    shown: Coordinates
+    seen: NDArray[np.float32]
+    plug: Featurizer
     partition: AnswerIndex
     model: CostModel | None
     view: View
@@ -152,38 +161,39 @@ class _Race:
     lengths: RowLengths | None
 
     @classmethod
-    def of(cls, ranker: Ranker, db: Lookup) -> _Race | None:
+    def of(cls, ranker: Ranker, db: Lookup, workload: Workload | WorkloadInfo) -> _Race | None:
         query = ranker.query
         partition = db.answering(query.op, query.platform, nest_id=query.pattern.id)
-        if (
-            partition is None
-            or partition.featurizer != query.vote.featurizer
-            or not query.vote.neighbours
-        ):
+        shown = coordinates(db, query, workload)
+        if partition is None or shown is None or not query.vote.neighbours:
             return None
         model = db.cost_model(query.platform, query.op) if ranker.by_model else None
         if ranker.by_model and model is None:
             model = db.models.learned(query.platform, query.op)
         if model is not None:
-            if query.prediction.featurizer != query.vote.featurizer and not ranker.by_vote:
+            if query.prediction.featurizer != shown.featurizer.name and not ranker.by_vote:
                 return None
             ranker = ranker.again(_narrowed(ranker))
         partition = db.around(partition, query.vote.vector, query.pattern.id, query.platform)
         view = partition.view(query.platform, calls=query.calls)
         columns = _columns(ranker.query, partition)
-        return cls(ranker, partition, model, view, columns, db.lengths(query.pattern))
+        plug, seen = db.featurizers().named(query.vote.featurizer), partition.vectors
+        if shown.featurizer is not plug:
+            by_id = db.store.vectors.get(*shown.by, partition.ids, dim=len(shown.vector))
+            seen = np.array([*by_id.values(), shown.vector])
+        lengths = db.lengths(query.pattern)
+        return cls(ranker, shown, seen, plug, partition, model, view, columns, lengths)
 
     def changes(self, feature: int, start: Config) -> Iterator[tuple[float, Config]]:
         """The nearest tried value that changes the winner, below and above, with the new winner."""
-        seen = np.unique(self.partition.vectors[:, feature])
-        here = self.ranker.query.vote.vector[feature]
-        seen = seen[np.abs(seen - here) <= _FARTHEST * self.partition.metric.scale[feature]]
+        seen, here = np.unique(self.seen[:, feature]), self.shown.vector[feature]
+        seen = seen[np.abs(seen - here) <= _FARTHEST * self.shown.scale[feature]]
         steps = _STEPS if self.model is None else _STEPS_OF_MODEL
         for side in (seen[seen < here][::-1], seen[seen > here]):
             evenly = np.unique(np.arange(1, steps + 1) * side.size // steps)
             tried = side[evenly[evenly > 0] - 1]
             for value in tried:
-                vector = self.ranker.query.vote.vector.copy()
+                vector = self.shown.vector.copy()
                 vector[feature] = value
                 winner = self.winner(vector, beside=start)
                 if winner != start:
@@ -191,7 +201,7 @@ class _Race:
                     break
 
     def winner(self, vector: NDArray[np.float32], *, beside: Config | None = None) -> Config:
-        """The top-ranked configuration for raw features float32[d]; `beside` unless another one is
+        """The top-ranked configuration for a vector float32[e]; `beside` unless another one is
         better by more than the noise."""
         ranked = self.ranker.again(self._query_at(vector))
         configs, score = ranked.configs, ranked.score
@@ -208,7 +218,8 @@ class _Race:
         if self.ranker.by_vote:
             exclude = {query.pattern.id} if query.own.timings else ()
             view, policy = self.view, self.view.policy
-            ids, far = self.partition.nearest(vector, count=policy.k, exclude=exclude)
+            raw = self.plug.join([vector]) if isinstance(self.plug, Explained) else vector
+            ids, far = self.partition.nearest(raw, count=policy.k, exclude=exclude)
             rows = np.array([self.partition.place_of(i) for i in ids], dtype=np.int64)
             query = replace(
                 query,
@@ -220,7 +231,7 @@ class _Race:
                     weights=policy.weights(far),
                 ),
             )
-        if self.model is not None and query.prediction.featurizer == query.vote.featurizer:
+        if self.model is not None and query.prediction.featurizer == self.shown.featurizer.name:
             info = query.pattern
             configs = query.prediction.configs
             problem = Problem(vector, query.platform, query.op, info.sizes, self.lengths)

@@ -344,9 +344,9 @@ def _differences(recommendation: Recommendation, store: Store) -> list[Differenc
     names = list(recommendation.features)
     near = {n.pattern_id: n.weight for n in recommendation.neighbours}
     # Only while the answer has features: their names and values are in its text alone.
-    stored = store.vectors.get(
-        recommendation.featurizer, recommendation.featurizer_version, near, dim=len(names)
-    )
+    own = (recommendation.featurizer, recommendation.featurizer_version)  # of an earlier release
+    by = recommendation.features_by if recommendation.features_by[0] else own
+    stored = store.vectors.get(*by, near, dim=len(names))
     if not stored or not names:
         return []
     weights = np.array([near[i] for i in stored])

@@ -120,6 +120,16 @@ class Joint(Protocol):
 
 
 @runtime_checkable
+class Explained(Joint, Protocol):
+    """A learned function of the vector of its one part. Its own coordinates have no meaning, so
+    answers are explained in those of the part, with `usual` mean and standard deviation float32[e]
+    in training."""
+
+    @property
+    def usual(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]: ...
+
+
+@runtime_checkable
 class Travelling(Featurizer, Protocol):
     """Its vectors are exported as features of the workload; `from_info` is the inverse."""
 

@@ -1,7 +1,8 @@
 """The matrix tower: a small network that maps the 48 statistics of a matrix to r numbers, trained
 on run times together with a network of configurations (`embeddb train towers`). The inner product
-of both vectors ranks configurations (`embeddb.cost_model.towers`); the matrix's alone finds
-neighbours, as any other featurizer.
+of both vectors ranks configurations (`embeddb.cost_model.towers`). As a featurizer the statistics
+and these numbers together find neighbours: they are better than either alone
+(docs/results/featurizers.md).
 
 The weights are a model file of the database. It holds one network trained on all groups and one
 for each fold of groups, trained without that fold. Held-out answers in a group are judged by the
@@ -51,9 +52,14 @@ class MatrixTower:
         check_weights(tensors, shapes)
         self._tensors = tensors
 
+    @property
+    def usual(self) -> tuple[Floats, Floats]:
+        """Mean and standard deviation float32[48] of the statistics in training."""
+        return self._tensors["center"], self._tensors["scale"]
+
     def vectors(self, stats: Floats) -> Floats:
         """float32[p,r] of raw statistics float32[p,48]."""
-        x = standardised(stats, self._tensors["center"], self._tensors["scale"])
+        x = standardised(stats, *self.usual)
         for layer in LAYERS[:-1]:
             x = relu(dense(x, self._tensors, layer))
         return dense(x, self._tensors, LAYERS[-1])
@@ -67,7 +73,8 @@ def standardised(stats: Floats, center: NDArray[Any], scale: NDArray[Any]) -> Fl
 
 
 class Tower:
-    """Vector float32[r] of a matrix by the tower that was trained on all groups.
+    """Vector float32[48+r] of a matrix: its statistics, then the r numbers of the tower that was
+    trained on all groups.
 
     `folds` maps each group that it learned from to the fold whose network did not;
     `fold_vectors` are by these networks.
@@ -83,9 +90,10 @@ class Tower:
         with refusing(ModelError, where=str(weights), hint=_AGAIN):
             file = read(weights, kind="towers")
             self._towers, self.folds = _networks(file)
-        self.version = f"{file.version}+{self._stats.version}"
-        self.dim = int(file.card["width"])
-        self.names = tuple(f"{file.version[:8]}.{at}" for at in range(self.dim))
+        self.version = f"{self._stats.version}+{file.version}"
+        learned = tuple(f"{file.version[:8]}.{at}" for at in range(int(file.card["width"])))
+        self.names = (*self._stats.names, *learned)
+        self.dim = len(self.names)
 
     @classmethod
     def for_database(cls, folder: Path | None) -> Tower | None:
@@ -98,23 +106,39 @@ class Tower:
         """The groups whose runs it was trained on."""
         return frozenset(self.folds)
 
+    @property
+    def usual(self) -> tuple[Floats, Floats]:
+        """Mean and standard deviation float32[48] of the statistics of the training matrices."""
+        return self._towers[0].usual
+
     def embed(self, pattern: Pattern) -> Floats:
-        """float32[r] of the structure."""
+        """float32[48+r] of the structure."""
         return self.join([self._stats.embed(pattern)])
 
     def from_info(self, info: WorkloadInfo) -> Floats | None:
-        """float32[r] from the statistics that travelled with a stub; None without them."""
+        """float32[48+r] from the statistics that travelled with a stub; None without them."""
         stats = self._stats.from_info(info)
         return None if stats is None else self.join([stats])
 
     def join(self, vectors: Sequence[Floats]) -> Floats:
-        """float32[r] from the matrix's statistics float32[48], the only one of `vectors`."""
-        out: Floats = self._towers[0].vectors(np.asarray(vectors[0], dtype=np.float32)[None])[0]
+        """float32[48+r] from the matrix's statistics float32[48], the only one of `vectors`."""
+        stats = np.asarray(vectors[0], dtype=np.float32)[None]
+        out: Floats = _beside(stats, self._towers[0])[0]
         return out
 
     def fold_vectors(self, stats: Floats) -> Floats:
-        """float32[f,p,r] of raw statistics float32[p,48], by the network of each fold."""
-        return np.array([tower.vectors(stats) for tower in self._towers[1:]], dtype=np.float32)
+        """float32[f,p,48+r] of raw statistics float32[p,48], by the network of each fold."""
+        return np.array([_beside(stats, tower) for tower in self._towers[1:]])
+
+
+def _beside(stats: Floats, tower: MatrixTower) -> Floats:
+    """float32[p,48+r]: statistics float32[p,48], then their vectors by a tower."""
+    return np.hstack([stats, tower.vectors(stats)]).astype(np.float32)
+
+
+def learned_part(vector: Floats) -> Floats:
+    """The r numbers of the tower in the featurizer's vector float32[48+r]."""
+    return vector[Stats.dim :]
 
 
 PLUGIN: type[FromWeights] = Tower
@@ -123,7 +147,7 @@ PLUGIN: type[FromWeights] = Tower
 def install(weights: Path, folder: Path) -> str:
     """Copy weights to where the database in `folder` keeps its own; returns their version. Raises:
     ModelError if they cannot be used."""
-    version = Tower(weights).version.partition("+")[0]
+    version = Tower(weights).version.rpartition("+")[2]
     adopt(weights, folder, OWN, version=version)
     return version
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -27,6 +28,7 @@ from embeddb.core.wording import plural
 from embeddb.core.workload import Workload
 from embeddb.cost_model.files import CostModelFiles
 from embeddb.featurizers import Featurizer, Featurizers, WithCounters, reads
+from embeddb.featurizers.base import Joint
 from embeddb.featurizers.row_lengths import ROW_LENGTHS, RowHistograms, estimate
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.files import IndexFiles
@@ -52,11 +54,16 @@ if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
 
 
+#: Vectors of structures that are kept in memory.
+_MOST_VECTORS = 64
+
+
 class _Derived:
     """Indexes, featurizers and cost models of a database, shared within a process."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._lock = Lock()
         self.models = CostModelFiles(store.path)
         self.reload()
 
@@ -65,6 +72,24 @@ class _Derived:
         store = self._store
         self.featurizers = Featurizers(store.path, partial(counters_of, store), self._embedded)
         self.files = IndexFiles(store)
+        self._vectors: dict[tuple[str, str, str], NDArray[np.float32]] = {}
+
+    def embed(self, structure: Workload, plug: Featurizer) -> NDArray[np.float32]:
+        """Raw features float32[d] of a structure. One query needs the same vector for neighbours,
+        cost model and explanation, so the latest ones are kept."""
+        if isinstance(plug, Joint):
+            return plug.join([self.embed(structure, part) for part in plug.parts])
+        if isinstance(plug, WithCounters):  # counters may be added to the same structure
+            return plug.embed(structure)
+        key = (structure.id, plug.name, plug.version)
+        vector = self._vectors.get(key)
+        if vector is None:
+            vector = plug.embed(structure)
+            with self._lock:
+                self._vectors[key] = vector
+                if len(self._vectors) > _MOST_VECTORS:
+                    self._vectors.pop(next(iter(self._vectors)))
+        return vector
 
     def _embedded(self, featurizer: str) -> bool:
         """Return true if vectors of a featurizer were ever computed here."""
@@ -379,7 +404,7 @@ class Lookup:
                     f"{pattern.name or pattern.id}: only known by name; {featurizer} needs more",
                     hint="give its file",
                 )
-            vector = plug.embed(structure)
+            vector = self._derived.embed(structure, plug)
         return np.asarray(vector, dtype=np.float32)
 
     def lengths(self, pattern: Workload | WorkloadInfo) -> RowLengths | None:

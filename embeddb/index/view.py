@@ -2,7 +2,8 @@
 
 Runs of the machine itself at the same op count fully; other machines and widths count by
 `embeddb.index.pooling`. The number of neighbours that vote is judged by the machine's own runs with
-groups held out, and without enough of these by leaving whole machines out.
+groups held out, and without enough of these by leaving whole machines out. Generated matrices show
+the difference between machines, but neither vote nor judge: no user's matrix is like them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.core.kinds import Limit
+from embeddb.core.pattern import GENERATED
 from embeddb.index.held_out import Judged, Near, with_itself
 from embeddb.index.pooling import Belief, Layer, Pooled, Source, beliefs_of, layers_of, pooled
 from embeddb.index.run_matrix import RunMatrix
@@ -58,7 +60,8 @@ class Averages:
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewInput:
     """Input of every view of a partition: evidence by source over `ids`, their `groups` int64[p],
-    and the nearest patterns of other groups of each."""
+    the nearest patterns of other groups of each, and the patterns `real` bool[p] that vote and
+    judge: all but the generated ones, or all if all are."""
 
     evidence: RunMatrix
     ids: tuple[str, ...]
@@ -66,6 +69,7 @@ class ViewInput:
     near: Near
     facts: Mapping[str, Facts]
     layers: tuple[Layer, ...]
+    real: NDArray[np.bool_]
 
     @classmethod
     def of(
@@ -74,7 +78,9 @@ class ViewInput:
         of = {row.pattern_id: row.group for row in evidence.rows}
         groups = np.unique([of[i] for i in ids], return_inverse=True)[1] if ids else np.zeros(0)
         layers = tuple(layers_of(evidence, ids))
-        return cls(evidence, tuple(ids), groups.astype(np.int64), near, facts, layers)
+        real = np.array([not of[i].startswith(GENERATED) for i in ids], dtype=np.bool_)
+        real |= not real.any()
+        return cls(evidence, tuple(ids), groups.astype(np.int64), near, facts, layers, real)
 
     @property
     def configs(self) -> tuple[Config, ...]:
@@ -86,6 +92,12 @@ class ViewInput:
 
     def layer_of(self, source: Source) -> Layer | None:
         return next((layer for layer in self.layers if layer.source == source), None)
+
+    def pooled(self, layers: Sequence[Layer], beliefs: Sequence[Belief], apart: float) -> Pooled:
+        """The layers pooled by beliefs, without generated patterns as voters."""
+        seen = pooled(layers, beliefs, len(self.ids), apart)
+        seen.gains[~self.real], seen.trust[~self.real] = np.nan, 0.0
+        return seen
 
     def without(self, platform: str) -> ViewInput:
         """Without the runs of an instance; patterns that only it ran stay, without runs."""
@@ -136,11 +148,11 @@ def view_of(
     beliefs = _beliefs(inputs, target, layers, apart)
     if math.isfinite(calls):
         layers = tuple(layers_of(inputs.evidence, inputs.ids, calls=calls))
-    seen = pooled(layers, beliefs, len(inputs.ids), apart)
+    seen = inputs.pooled(layers, beliefs, apart)
     tried = seen.gains  # with failures as the default
     if np.isinf(inputs.evidence.seconds).any():
         risked = tuple(layers_of(inputs.evidence, inputs.ids, calls=calls, failed=0.0))
-        tried = pooled(risked, beliefs, len(inputs.ids), apart).gains
+        tried = inputs.pooled(risked, beliefs, apart).gains
     gains = votes(seen.gains)
     if left_out is None:
         base = _with_machine_guard(base, target, beliefs)
@@ -160,7 +172,7 @@ def view_of(
         seen.trust,
         seen.shares,
         tuple(beliefs),
-        0 if own is None else len(own.rows),
+        0 if own is None else int(inputs.real[own.rows].sum()),
         judged,
         _machine_effects(inputs, target, beliefs, gains),
         seen.failing,
@@ -198,7 +210,7 @@ def _own_parts(inputs: ViewInput, target: Source) -> list[Judged]:
     """The target's own rows in folds, judged by shifts that are fitted without the fold, whose rows
     still vote for other groups."""
     return [
-        _judged(own, _pooled(inputs, target, layers, inputs.layers), rows)
+        _judged(inputs, own, _pooled(inputs, target, layers, inputs.layers), rows)
         for own, rows, layers in _own_folds(inputs, target)
     ]
 
@@ -223,12 +235,14 @@ def _pooled(
     """Pool the `voting` layers (by default the same) by beliefs that are fitted to `layers`."""
     beliefs = _beliefs(inputs, target, layers, _apart(inputs, layers))
     voting = layers if voting is None else voting
-    return pooled(voting, beliefs, len(inputs.ids), _apart(inputs, voting))
+    return inputs.pooled(voting, beliefs, _apart(inputs, voting))
 
 
-def _judged(own: Layer, seen: Pooled, rows: Any = slice(None)) -> Judged:
-    """The rows of a layer, to be judged by votes of a view."""
-    return Judged(own.rows[rows], own.gains[rows], votes(seen.gains), seen.trust)
+def _judged(inputs: ViewInput, own: Layer, seen: Pooled, rows: Any = slice(None)) -> Judged:
+    """The judging rows among `rows` of a layer, and the votes of a view."""
+    patterns, truth = own.rows[rows], own.gains[rows]
+    judges = inputs.real[patterns]
+    return Judged(patterns[judges], truth[judges], votes(seen.gains), seen.trust)
 
 
 def _refit(
@@ -253,7 +267,7 @@ def shared_policy(inputs: ViewInput, view: View, left_out: LeftOut | None) -> Vo
     if own is None or not _enough(inputs, own) or len(inputs.layers) == 1:
         return shared.policy if shared is not None and view.judged == "machines" else view.policy
     parts = [
-        _ran_elsewhere(_judged(own, _pooled(inputs, view.target, layers), rows))
+        _ran_elsewhere(_judged(inputs, own, _pooled(inputs, view.target, layers), rows))
         for own, rows, layers in _own_folds(inputs, view.target)
     ]
     return _refit(replace(inputs, near=with_itself(inputs.near)), parts, view.policy, shared)
@@ -323,7 +337,7 @@ def _left_out(inputs: ViewInput, own: Layer, *, width: bool = False) -> Judged |
         if not same_machine(layer.source.platform, own.source.platform, inputs.facts)
         and not (width and layer.source.op == own.source.op)
     ]
-    return _judged(own, _pooled(inputs, own.source, layers)) if layers else None
+    return _judged(inputs, own, _pooled(inputs, own.source, layers)) if layers else None
 
 
 def losses_before_and_after(
@@ -332,10 +346,11 @@ def losses_before_and_after(
     """Log losses float64[r] to the best run of the first choice by a vote of neighbours, on a
     machine's own rows with their group held out: before it had any runs (nan: no other machine ran
     anything), and after, by shifts fitted without the row's fold. None where none of its rows can
-    be judged. `view` is the machine's."""
+    be judged. `view` is the machine's. Generated patterns count: they may be all that it ran."""
     own = inputs.layer_of(target)
     if own is None:
         return None
+    inputs = replace(inputs, real=np.ones_like(inputs.real))
     after = losses_by(view.policy, inputs.near, _own_parts(inputs, target), inputs.groups)
     if not after:
         return None
@@ -343,7 +358,7 @@ def losses_before_and_after(
     before: dict[int, float] = {}
     if rest.layers:
         left_out = across(rest)
-        part = _judged(own, _pooled(inputs, target, rest.layers))
+        part = _judged(inputs, own, _pooled(inputs, target, rest.layers))
         policy = view.policy if left_out is None else left_out.policy
         before = losses_by(policy, inputs.near, [part], inputs.groups)
     rows = sorted(after)
@@ -373,7 +388,7 @@ def _beliefs(
 
 def _enough(inputs: ViewInput, own: Layer) -> bool:
     able = own.rows[np.isfinite(own.gains).sum(axis=1) >= 2]
-    return bool(np.unique(inputs.groups[able]).size >= FEWEST_GROUPS)
+    return bool(np.unique(inputs.groups[able[inputs.real[able]]]).size >= FEWEST_GROUPS)
 
 
 def _folds(groups: NDArray[np.int64]) -> Iterator[NDArray[np.bool_]]:

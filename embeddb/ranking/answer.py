@@ -21,7 +21,7 @@ from embeddb.platforms.platform import Platform, runner_for
 from embeddb.ranking.alternatives import Deepen, insight, nearest_run
 from embeddb.ranking.answers import keep
 from embeddb.ranking.break_even import with_break_even
-from embeddb.ranking.build import build_query, named_features
+from embeddb.ranking.build import build_query, coordinates
 from embeddb.ranking.confidence import confidence_of, default_fails, untried_doubt
 from embeddb.ranking.fallback import RankedCandidates, answer
 from embeddb.ranking.gain_terms import with_gain_terms
@@ -91,6 +91,8 @@ def recommend(lookup: Lookup, request: Request, *, deepen: Deepen | None = None)
     recommendation = _recommendation(lookup, query, ranked, seed=request.seed)
     info = _pictured(lookup, query.pattern, pattern)
     whole = {} if isinstance(pattern, WorkloadInfo) else op.workload.answer(pattern)
+    if shown := coordinates(lookup, query, pattern):
+        whole = {**whole, "features": shown.named(), "features_by": shown.by}
     recommendation = msgspec.structs.replace(
         recommendation, stages_s=stages, insight=about, pattern=info, **whole
     )
@@ -144,7 +146,7 @@ def _recommendation(
         confidence=confidence,
         warnings=warnings,
         rejected={str(config): reason for config, reason in query.vote.rejected.items()},
-        features=named_features(lookup, query),
+        features={},
         evidence_op=str(query.vote.origin.op or query.op),
         featurizer=query.vote.featurizer,
         featurizer_version=lookup.featurizer_version(query.vote.featurizer),

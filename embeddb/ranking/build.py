@@ -6,7 +6,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +18,8 @@ from embeddb.core.errors import EmbeddbError, NothingFound, UsageError
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.timing import TimingSummary, summarise_runs
 from embeddb.core.workload import Workload
-from embeddb.featurizers import missing
+from embeddb.featurizers import Featurizer, missing
+from embeddb.featurizers.base import Explained
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.config_counts import Failures
 from embeddb.index.lookup import Lookup
@@ -137,19 +140,42 @@ def _other_width(
     return None, {}
 
 
-def named_features(lookup: Lookup, query: Query) -> dict[str, tuple[float, float, float]]:
-    """(value, mean, scale) of the query's features in the partition that answered."""
+class Coordinates(NamedTuple):
+    """Features in which an answer is explained: those of the neighbours' featurizer, or of its part
+    if it is `Explained`. `vector` float32[e] is the query's, `mean` and `scale` [e] are usual."""
+
+    featurizer: Featurizer
+    vector: NDArray[np.float32]
+    mean: NDArray[np.floating[Any]]
+    scale: NDArray[np.floating[Any]]
+
+    @property
+    def by(self) -> tuple[str, str]:
+        """The featurizer and its version."""
+        return self.featurizer.name, self.featurizer.version
+
+    def named(self) -> dict[str, tuple[float, float, float]]:
+        """(value, mean, scale) by name."""
+        rows = zip(self.featurizer.names, self.vector, self.mean, self.scale, strict=True)
+        return {name: (float(v), float(a), float(b)) for name, v, a, b in rows}
+
+
+def coordinates(
+    lookup: Lookup, query: Query, workload: Workload | WorkloadInfo
+) -> Coordinates | None:
+    """The coordinates for a query on a workload; None without neighbours, or where only the vector
+    of a learned function was imported."""
     partition = lookup.answering(query.op, query.platform, nest_id=query.pattern.id)
-    if (
-        partition is None
-        or partition.featurizer != query.vote.featurizer
-        or not query.vote.vector.size
-    ):
-        return {}
+    vector = query.vote.vector
+    if partition is None or partition.featurizer != query.vote.featurizer or not vector.size:
+        return None
     plug = lookup.featurizers()[partition.featurizer]
-    mean, scale = partition.metric.center, partition.metric.scale
-    rows = zip(plug.names, query.vote.vector, mean, scale, strict=True)
-    return {name: (float(v), float(a), float(b)) for name, v, a, b in rows}
+    if isinstance(plug, Explained):
+        part = plug.parts[0]
+        with suppress(NothingFound):
+            return Coordinates(part, lookup.vector(workload, part.name), *plug.usual)
+        return None
+    return Coordinates(plug, vector, partition.metric.center, partition.metric.scale)
 
 
 # -- the neighbours' part --------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from embeddb.core.row_lengths import RowLengths
 from embeddb.core.timing import summarise_runs
 from embeddb.core.workload import Workload
 from embeddb.cost_model import Problem
+from embeddb.featurizers.tower import learned_part
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import nearest_widths
 from embeddb.platforms.platform import this_machine
@@ -128,7 +129,8 @@ def _retrieved(lookup: Lookup, query: Query, pattern: Workload | WorkloadInfo) -
     with suppress(EmbeddbError):
         tower = lookup.models.tower(query.platform, query.op)
         if tower is not None:
-            return tower.best(lookup.vector(pattern, "tower"), query.space, _MOST_RETRIEVED)
+            learned = learned_part(lookup.vector(pattern, "tower"))
+            return tower.best(learned, query.space, _MOST_RETRIEVED)
     return []
 
 

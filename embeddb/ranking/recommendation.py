@@ -26,6 +26,7 @@ _FEATURES = {
     "scnn": "scnn (a sparse network)",
     "sizes": "sizes (rows, columns, nonzeros)",
     "stats": "stats (statistics of the structure)",
+    "tower": "tower (statistics, and a vector learned from run times)",
     "stats-scnn": "stats-scnn (statistics and a sparse network)",
 }
 
@@ -220,8 +221,9 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     """A ranked answer with its evidence; stored, so that it can be explained later without the
     pattern, a model or a runner.
 
-    `features` holds (value, mean, scale) by name; mean and scale are the partition's. `model` is
-    the version of the cost model that ranked and `model_featurizer` its input; empty: none did.
+    `features` holds (value, mean, scale) by name, mean and scale as usual in the partition;
+    `features_by` is their featurizer and its version, `featurizer` that of the neighbours. `model`
+    is the version of the cost model that ranked and `model_featurizer` its input; empty: none did.
     `pattern` is the information on the workload, with its thumbnail, without its features.
     `reproducible`: configurations whose sums run in varying order were left out; `exact`: those of
     reduced precision were. `transfers`: transferred schedules or tiles of neighbours that are
@@ -260,6 +262,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     model_featurizer: str = ""
     insight: Diagnostics = Diagnostics()
     pattern: WorkloadInfo | None = None
+    features_by: tuple[str, str] = ("", "")
     machines: dict[str, float] = {}
     reproducible: bool = False
     exact: bool = False

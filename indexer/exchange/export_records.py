@@ -78,7 +78,7 @@ def with_features(db: Lookup, infos: list[WorkloadInfo]) -> Iterator[WorkloadInf
 
 
 #: Files of models that rank, as a database names them.
-_ADOPTED = ("costmodel-*.safetensors", "kernels-*.safetensors")
+_ADOPTED = ("costmodel-*.safetensors", "kernels-*.safetensors", "towers.safetensors")
 
 
 def model_docs(store: Store, chosen: list[RunTable] | None) -> Iterator[ModelDoc]:
@@ -92,9 +92,9 @@ def model_docs(store: Store, chosen: list[RunTable] | None) -> Iterator[ModelDoc
 
 
 def adopt_models(db: Lookup, folder: Path) -> int:
-    """Copy the cost models in `folder`, and those of tensor kernels, into a database on disk and
-    register them; returns their number. Those of the starter lie beside its file: an export has
-    runs, not models."""
+    """Copy cost models, those of tensor kernels, and towers from `folder` into a database on disk
+    and register them; returns their number. Those of the starter lie beside its file: an export
+    has runs, not models."""
     assert db.store.path is not None
     home = OwnFolder(db.store.path, MODELS)
     models = sorted(path for names in _ADOPTED for path in folder.glob(names))

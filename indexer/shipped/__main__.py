@@ -1,6 +1,6 @@
 """`python -m indexer.shipped EXPORT… FILE` creates the shipped file from exports. The exports of
 the current one are written by `embeddb db export starter runs.jsonl.gz`, one per platform with
-`--platform`.
+`--platform`. The towers beside FILE (`embeddb train towers`) are among its featurizers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from embeddb.core.errors import EmbeddbError, InputError
 from embeddb.index.lookup import Lookup
 from indexer.embed import embed
 from indexer.exchange.exchange import import_file
+from indexer.exchange.export_records import adopt_models
 from indexer.shipped.file import pack
 
 
@@ -43,6 +44,7 @@ def ship(exports: Sequence[Path], to: Path) -> None:
     Raises: InputError for a damaged export; UsageError as `pack`; OSError.
     """
     with tempfile.TemporaryDirectory() as folder, Lookup.create(Path(folder) / "db") as db:
+        adopt_models(db, to.parent)
         import_all(db, exports)
         fit_all(db)
         pack(db.store.engine, to)

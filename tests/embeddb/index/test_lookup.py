@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-from builders import (
-    OP,
-    fill,
-    patterns,
-    tiny,
-)
+from builders import OP, band, fill, patterns, tiny
+from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
+from embeddb.core.pattern import Pattern
 from embeddb.database import Database
-from embeddb.index.lookup import Lookup
+from embeddb.featurizers.stats import Stats
+from embeddb.index.lookup import _MOST_VECTORS, Lookup
 
 WIDE = Op("spmm", 64)
 
@@ -45,6 +44,24 @@ def test_scopes_and_evidence() -> None:
     evidence, vectors = lawful.index.evidence(OP, "tiny")
     assert len(evidence.rows) == 20 and all(len(v) == 20 for v in vectors.values())
     assert lawful.problems() == []
+
+
+def test_a_structure_is_embedded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    db = fill(Database.in_memory(), tiny())
+    embedded, embed = [], Stats.embed
+
+    def counted(self: Stats, pattern: Pattern) -> NDArray[np.float32]:
+        embedded.append(pattern.id)
+        return embed(self, pattern)
+
+    monkeypatch.setattr(Stats, "embed", counted)
+    new = band(400, 9)
+    first = db.index.vector(new, "stats")
+    assert np.array_equal(db.index.vector(new, "stats"), first) and embedded == [new.id]
+    for at in range(_MOST_VECTORS):
+        db.index.vector(band(401 + at, 3), "stats")
+    db.index.vector(new, "stats")
+    assert embedded.count(new.id) == 2  # only the latest are kept
 
 
 def test_neighbours_by_a_named_featurizer() -> None:

@@ -13,7 +13,8 @@ from embeddb.core.config import Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
-from embeddb.index.view import FEWEST_GROUPS
+from embeddb.index.pooling import Source
+from embeddb.index.view import FEWEST_GROUPS, losses_before_and_after
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.confidence import UNCHECKED
 from embeddb.ranking.recommendation import Recommendation
@@ -114,6 +115,25 @@ def test_what_was_measured_here_is_heard(home: Database) -> None:
     view = _view(home, HERE)
     shift = view.beliefs[[b.source.platform for b in view.beliefs].index("pair@home")].shift
     assert shift[2] < -0.5 and np.abs(shift[[1, 3]]).max() < 0.3 and shift[0] == 0.0
+
+
+def test_generated_matrices_calibrate_but_neither_vote_nor_judge(home: Database) -> None:
+    made = [
+        band(131 + at, 3 + at, name=f"made{at}", group=f"generated-{at}")
+        for at in range(FEWEST_GROUPS)
+    ]
+    fill(home, HERE, made, times=turned)
+    assert first(ask(home)) != 2
+    view = _view(home, HERE)
+    assert (view.judged, view.own) == ("elsewhere", 0)
+    shift = next(b.shift for b in view.beliefs if b.source.platform == "pair@home")
+    assert shift[2] < -0.5
+    found = home.index.answering(OP, HERE)
+    assert found is not None
+    real = found.view_input.real
+    assert real.sum() == 20 and not view.trust[~real].any() and np.isnan(view.gains[~real]).all()
+    before, after = losses_before_and_after(found.view_input, Source(HERE.id, OP), view) or ([], [])
+    assert len(before) == len(after) == FEWEST_GROUPS and np.mean(after) < np.mean(before)
 
 
 @pytest.mark.parametrize("local", [1, 2, 3, 5])

@@ -317,8 +317,19 @@ def test_a_write_waits_for_any_number_of_other_writes(folder: Path) -> None:
 
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(work, range(12)))
-    with pytest.raises(StoreLocked), ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda s: engine.write(lambda _: time.sleep(s)), (1.5, 0)))
+    writing = threading.Event()
+
+    def long(txn: Txn) -> None:
+        del txn
+        writing.set()
+        time.sleep(1.5)
+
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(engine.write, long)
+        assert writing.wait(30)
+        with pytest.raises(StoreLocked):
+            engine.write(lambda _: None)
+        job.result()
     with engine.read() as txn:
         assert txn.count("note") == 13
     engine.close()

@@ -19,7 +19,7 @@ from embeddb.core.files import model_file  # noqa: E402
 from embeddb.cost_model.towers import ConfigTowers  # noqa: E402
 from embeddb.database import Database  # noqa: E402
 from embeddb.featurizers.base import CrossFitted, Joint  # noqa: E402
-from embeddb.featurizers.tower import Tower  # noqa: E402
+from embeddb.featurizers.tower import Tower, learned_part  # noqa: E402
 from embeddb.testing.featurizers import FeaturizerContract  # noqa: E402
 from indexer.training import towers as training  # noqa: E402
 
@@ -69,9 +69,10 @@ def test_configurations_are_found_by_the_inner_product(
     own = towers.of(tiny(), OP)
     assert own is not None
     for pattern in patterns(2, first=GROUPS + 1):
-        score = own.score(plug.embed(pattern), CONFIGS)
+        learned = learned_part(plug.embed(pattern))
+        score = own.score(learned, CONFIGS)
         assert int(score.argmax()) == winner(pattern)
-        assert own.best(plug.embed(pattern), tiny().space(OP), 1) == [CONFIGS[winner(pattern)]]
+        assert own.best(learned, tiny().space(OP), 1) == [CONFIGS[winner(pattern)]]
 
 
 def test_numpy_computes_what_was_trained(
@@ -84,7 +85,9 @@ def test_numpy_computes_what_was_trained(
         net = training.TwoTowers(data, np.ones(len(data.ids), dtype=np.bool_))
         own = {n.removeprefix("matrix.0."): t for n, t in tensors.items() if "matrix.0." in n}
         net.matrix.load_state_dict({n: t for n, t in own.items() if n not in ("center", "scale")})
-        told = Tower(file).join([data.stats[0]])
+        vector = Tower(file).join([data.stats[0]])
+        told = learned_part(vector)
+        assert np.array_equal(vector[: -told.size], data.stats[0])
     with torch.no_grad():
         assert np.allclose(net.vectors(data.ids[:1])[0].numpy(), told, atol=1e-5)
 
@@ -120,8 +123,19 @@ def test_weights_are_adopted_and_find_the_neighbours(
     assert document["vectors"]["tower"] == 4 * GROUPS and not document["problems"]
     assert [one["featurizer"] for one in document["partitions"]] == ["tower"]
     with Database.open(tmp_path / "db") as db:
-        made = db.query(band(500, 14), platform="tiny", op=OP)
+        made = db.query(band(500, 14), platform="tiny", op=OP, why=True)
         assert made.featurizer == "tower" and made.candidates[0].config == {"variant": "c"}
+        statistics = db.index.featurizers().named("stats")
+        assert made.features_by == ("stats", statistics.version)
+        assert tuple(made.features) == statistics.names
+        moved = [
+            move.feature
+            for length in (4, 8, 16)
+            for move in db.query(band(500, length), platform="tiny", op=OP, why=True).insight.moves
+        ]
+        assert moved and {*moved} <= {*made.features}
+        shown = db.explain(made.id)
+        assert shown.differences and {d.feature for d in shown.differences} <= {*made.features}
 
 
 def test_damaged_weights_are_refused(tmp_path: Path, trained: tuple[Path, dict[str, Any]]) -> None:

@@ -342,9 +342,10 @@ def towers_verb(db: str, out: str, as_json: bool, **options: Any) -> None:
     """Learn vectors of matrices and of configurations from all runs of sparse kernels in DB.
 
     A small network maps the 48 statistics of a matrix to 16 numbers, another one the parameters of
-    a configuration; their inner product ranks. Without -o queries find neighbours by the matrix's
-    vectors wherever held-out answers are as good as by statistics, and configurations by the inner
-    product. Five more trainings without a fifth of the families each give the held-out figures.
+    a configuration; their inner product ranks. Without -o queries find neighbours by statistics and
+    these vectors wherever held-out answers are as good as by statistics alone, and configurations
+    by the inner product. Five more trainings without a fifth of the families each give the held-out
+    figures.
 
     \b
     Example:
