@@ -5,7 +5,8 @@
 DB holds many runs of the platform. In each draw two fifths of the families are held out, and each
 strategy of `campaign plan` buys runs of the other matrices. The product's process learns from them
 and ranks for the held-out matrices the configurations that nearly all matrices ran (`common`) and
-all that ran there (`whole`), as in `few_samples`. `draws` is no strategy of the product: equal
+all that ran there (`whole`), as in `few_samples`; `judged` is the share that the samples themselves
+show, groups left out, as `embeddb adopt` reports it. `draws` is no strategy of the product: equal
 shares, half of them configurations that are the best in a draw from the process's posterior.
 
 Started again it goes on with what is missing, and stops after --seconds. Seconds are CPU seconds of
@@ -34,7 +35,8 @@ from embeddb.core.config import Config, Op
 from embeddb.cost_model.encoders.inputs import ConfigColumns
 from embeddb.cost_model.gaussian import GaussianProcess, Inputs
 from embeddb.database import Database
-from embeddb.learning.process import measured
+from embeddb.learning.comparison import judge
+from embeddb.learning.process import left_out, measured
 from embeddb.learning.samples import Samples, samples_of
 from indexer.campaign.budget.designs import binned
 from indexer.campaign.budget.improvement import Improvement, compared, process_of
@@ -150,6 +152,7 @@ def cell(market: Market, name: str, budget: int) -> dict[str, Any]:
     learning = time.process_time()
     process = GaussianProcess.fit(measured(few, range(len(few.rows)), market.seed))
     ready = time.process_time()
+    judged = judge(few, left_out(process, few, range(len(few.rows)))).figures()
     whole, shares = market.whole, {"common": [], "whole": []}  # type: ignore[var-annotated]
     for row in market.held:
         problem, part = whole.problem(row), whole.part(row)
@@ -166,6 +169,7 @@ def cell(market: Market, name: str, budget: int) -> dict[str, Any]:
         "matrices": len(few.rows),
         "buying_s": round(learning - started, 2),
         "learning_s": round(ready - learning, 2),
+        "judged": [round(judged[f"of_optimum@{n}"], 4) for n in (1, _COUNT)],
         **{w: [round(math.exp(v), 4) for v in np.mean(s, axis=0)] for w, s in shares.items()},
     }
 

@@ -1,7 +1,7 @@
 """Adopt a platform: measure some hundred samples, learn from them, and report what to expect.
 
-The samples of each operation are a campaign of the strategy `spread` in a folder of its own, so
-that a run that was stopped continues, and one with more samples measures the difference.
+The samples of each operation are a campaign of the strategy `improvement` in a folder of its own,
+so that a run that was stopped continues, and one with more samples measures the difference.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Adoption:
         samples = BudgetRequest(
             platform=request.platform,
             op=op,
-            strategy="spread",
+            strategy="improvement",
             budget=request.samples,
             seed=request.seed,
         )

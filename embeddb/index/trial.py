@@ -6,9 +6,10 @@ chooses the policy and its expected errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +36,10 @@ _FOLDS = 5
 _UNPROVEN_K, _UNPROVEN_SHRINK = 8, 4.0
 #: More patterns are sampled for the fit (which computes all pairwise distances), not for answers.
 _MOST_FITTED = 4000
+
+
+#: Rows bool[t] with the positions and distances [o,k] of the nearest ones of each.
+_Part = tuple[NDArray[np.bool_], NDArray[np.int64], Floats]
 
 
 class Fitted(NamedTuple):
@@ -112,20 +117,11 @@ class Trial:
     def _nearest(self, *, learned: bool) -> Near:
         """Nearest rows [t] of other groups, each in the space that judges the row."""
         fold = self.features.fold[self.voters]
-        by_fold = {
-            int(at): _nearest_held_out(
-                self._standardised(at), self._centred, self.group, learned=learned
-            )
-            for at in np.unique(fold)
-        }
-        near = next(iter(by_fold.values()))
-        places, distances = near.places.copy(), near.distances.copy()
-        for at, one in by_fold.items():
-            places[fold == at], distances[fold == at] = (
-                one.places[fold == at],
-                one.distances[fold == at],
-            )
-        return Near(places, distances)
+        parts = [(fold == at, self._standardised(int(at))) for at in np.unique(fold)]
+        return _joined(
+            _nearest_held_out(z, self._centred, self.group, rows, learned=learned)
+            for rows, z in parts
+        )
 
     def _standardised(self, fold: int) -> Floats:
         """Plain coordinates float64[t,d] of the voters, in the space of a fold."""
@@ -302,26 +298,31 @@ def _spread_out(near: Near, voters: NDArray[np.int64], count: int) -> Near:
 
 
 def _nearest_held_out(
-    z: Floats, centred: Floats, group: NDArray[np.int64], *, learned: bool
-) -> Near:
-    """Nearest rows of other groups, as `_nearest_others`, for all rows.
+    z: Floats,
+    centred: Floats,
+    group: NDArray[np.int64],
+    rows: NDArray[np.bool_],
+    *,
+    learned: bool,
+) -> Iterator[_Part]:
+    """Nearest rows of other groups, as `_nearest_others`, for `rows` bool[t].
 
     A learned metric is fitted without the groups it is judged by: with as many features as patterns
     it would otherwise predict any gains exactly.
     """
-    if not learned:
-        return Near(*_nearest_others(z, group, np.ones(len(z), dtype=np.bool_)))
-    folds = min(_FOLDS, int(group.max()) + 1)
-    near: list[NDArray[np.int64]] = []
-    distances: list[Floats] = []
+    folds = min(_FOLDS, int(group.max()) + 1) if learned else 1
     for fold in range(folds):
-        rest = group % folds != fold
-        seen = z @ _learned(z[rest], centred[rest])
-        places, far = _nearest_others(seen, group, ~rest)
-        near.append(places)
-        distances.append(far)
-    order = np.argsort(np.argsort(group % folds, kind="stable"), kind="stable")
-    return Near(np.concatenate(near)[order], np.concatenate(distances)[order])
+        out = group % folds == fold
+        if (own := out & rows).any():
+            seen = z @ _learned(z[~out], centred[~out]) if learned else z
+            yield own, *_nearest_others(seen, group, own)
+
+
+def _joined(parts: Iterable[Iterable[_Part]]) -> Near:
+    """The parts' rows in order."""
+    own, places, distances = zip(*chain.from_iterable(parts), strict=True)
+    order = np.argsort(np.concatenate([np.flatnonzero(rows) for rows in own]))
+    return Near(np.concatenate(places)[order], np.concatenate(distances)[order])
 
 
 def _learned(z: Floats, centred: Floats) -> Floats:

@@ -111,7 +111,8 @@ def planned(
 
 def extended(folder: Path, request: BudgetRequest, pool: Sequence[Matrix]) -> Campaign:
     """The campaign of a strategy without clusters in a folder, as `planned`, with its budget raised
-    to the requested one, in which earlier measurements count.
+    to the requested one, in which earlier measurements count. One that was begun with another
+    strategy keeps it.
 
     Raises: as `planned`.
     """
@@ -119,7 +120,7 @@ def extended(folder: Path, request: BudgetRequest, pool: Sequence[Matrix]) -> Ca
     if is_campaign(folder) and not isinstance(
         buying := Campaign(folder).plan.buying, msgspec.UnsetType
     ):
-        request = replace(request, budget=buying.planned_budget)
+        request = replace(request, budget=buying.planned_budget, strategy=buying.strategy)
     campaign = planned(folder, request, pool, lambda count: ("", []))
     buying = campaign.plan.buying
     assert not isinstance(buying, msgspec.UnsetType)
