@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import statistics
@@ -10,22 +11,27 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import EmbeddbError
 from embeddb.core.files.safe_write import whole_file
 from embeddb.handle.choice import Choice, CompileOptions
-from embeddb.handle.kernel_call import KernelCall, by_kernel, forked, is_ready
+from embeddb.handle.kernel_call import (
+    KernelCall,
+    built_kernel,
+    forked,
+    is_ready,
+    ready_kernel,
+)
 from embeddb.handle.matrix import Matrix
 from embeddb.kernels import build as cpu_build
-from embeddb.kernels.called import code_place, is_built
+from embeddb.kernels.called import CalledKernel, code_place, is_built
+from embeddb.kernels.forms import spread_of_rows
 
 NO_COMPILER = "no C compiler found: install gcc to run the faster kernel"
 #: Multiply-adds below which scipy computes: a kernel call costs more than it saves.
@@ -34,6 +40,8 @@ SMALL = 4096
 #: faster than one thread: waking the others takes 0.1 ms, or nothing where calls follow each other
 #: (benchmarks/handle_grid.py).
 _LEVEL_SPMV, _TEAM_SPMV = 300_000, 20_000
+#: The same for a team on CSR in place of scipy, where slices are mostly fill.
+_TEAM_CSR = 80_000
 #: Seconds that a kernel saves over scipy per multiply-add, measured by benchmarks/handle.py; of a
 #: query with a cached answer; and of copying, checking and converting per non-zero.
 _SAVED_S, _ASK_S, _PREPARE_S = 1.5e-10, 0.01, 2e-8
@@ -43,14 +51,14 @@ _SAVED_BY_ANSWER_S = 3e-11
 #: Seconds per non-zero that a call of slices saves over scipy's SpMV with columns of 16 bits and of
 #: 32 (of a vector that no inner cache holds), and that converting to them takes; and seconds that
 #: binding any kernel takes (benchmarks/handle_grid.py).
-_SHORT_SAVES_S, _LONG_SAVES_S, _SLICES_PREPARE_S, _BIND_S = 4e-10, 1e-10, 1e-8, 4e-4
+_SHORT_SAVES_S, _LONG_SAVES_S, _SLICES_PREPARE_S, _BIND_S = 4e-10, 1e-10, 4e-9, 3e-4
 #: Columns that 16 bits count.
 _SHORT_COLUMNS = 1 << 16
 #: Least loss for which a build is accounted, in seconds; writing the account takes a tenth of it.
 _LEAST_OWED_S = 1e-3
 #: Most processors on which one thread replaces the team while other programs keep them busy.
 _FEW_PROCESSORS = 4
-_TEAM_ROWS = "format=csr,lanes=4,order=ij,reorder=none,schedule=guided,threads=all,unroll=4"
+_TEAM_ROWS = "format=csr,lanes=4,order=ij,reorder=none,schedule=guided,threads=all,unroll=1"
 _SLICES = "format={},order=ij,sigma={},slice={},threads=one"
 _LONG_ROWS = "format=csr,lanes={},order=ij,reorder=none,threads=one,unroll=4"
 #: Mean entries of a row from which vectors of a row's products are full.
@@ -62,6 +70,8 @@ _WINDOWS, _MOST_FILL = (256, 16_384), 0.6
 #: come, since rows sorted by length are unequal work: large chunks if each thread has two of them.
 _TEAM = ("schedule", "chunk")
 _LARGE_CHUNK, _SMALL_CHUNK = 32, 4
+#: Most work of a thread, in equal parts, for a team whose parts are fixed.
+_EVEN = 1.2
 #: Orders of loops that one thread runs with the same code.
 _ROW_ORDERS = ("ijk", "ik1jk0", "i1k1i0jk0", "k1ijk0", "j1ik1j0k0", "ij", "j1ij0")
 _USUAL_DENSE = "format=csr,ktile={},order=ik1jk0,reorder=none,schedule=guided,threads=all,unroll={}"
@@ -148,9 +158,26 @@ def _on_team(config: Config, matrix: Matrix) -> Config:
     return _in_chunks(config, _LARGE_CHUNK if large else _SMALL_CHUNK)
 
 
+def in_equal_parts(team: Config, matrix: Matrix) -> Config:
+    """The same team with a fixed part of the rows for each thread, if these are equal work: in each
+    call a thread then finds its part in its own caches."""
+    ptr, threads = matrix.pattern.indptr, cpu_build.threads_used(0)
+    rows = ptr.size - 1
+    if rows < threads * max(int(team.get("sigma", 1)), _LARGE_CHUNK):
+        return team
+    ends = [int(ptr[rows * part // threads]) for part in range(threads + 1)]
+    most = max(high - low for low, high in itertools.pairwise(ends))
+    return _fixed(team) if most * threads <= _EVEN * matrix.values.size else team
+
+
 @lru_cache(maxsize=64)
 def _in_chunks(config: Config, chunk: int) -> Config:
     return config.replace(threads="all", schedule="dynamic", chunk=chunk)
+
+
+@lru_cache(maxsize=64)
+def _fixed(team: Config) -> Config:
+    return _on_one(team).replace(threads="all", schedule="static")
 
 
 def _has_team() -> bool:
@@ -169,12 +196,13 @@ def usual_config(op: Op, matrix: Matrix) -> Config | None:
     if op.name == "spmv":
         if _wide(matrix) and _long_rows(matrix):
             return Config.parse(_LONG_ROWS.format(4 if op.dtype == "f64" else 8))
-        team = matrix.values.size >= _LEVEL_SPMV and _has_team()
-        if not (rows := window(matrix)):
-            return Config.parse(_TEAM_ROWS) if team else None
+        rows = window(matrix)
+        team = matrix.values.size >= (_LEVEL_SPMV if rows else _TEAM_CSR) and _has_team()
+        if not rows:
+            return in_equal_parts(_team_rows(), matrix) if team else None
         form = "sell" if _wide(matrix) else "sell16"
         one = _slices(op, form, rows)
-        return _on_team(one, matrix) if team else one
+        return in_equal_parts(_on_team(one, matrix), matrix) if team else one
     usual = _usual_dense(op)
     return one_thread(usual) if crowded() else usual
 
@@ -197,13 +225,16 @@ def window(matrix: Matrix) -> int:
     """Smallest window of rows to sort so that slices of 8 rows are little fill; 0 if none is. In a
     window, each slice's longest row is at most as long as the shortest of the slice before, so fill
     is at most 8 times the difference between the longest row and the shortest."""
-    lengths = np.diff(matrix.pattern.indptr)
-    for rows in _WINDOWS if lengths.size else ():
-        starts = np.arange(0, lengths.size, rows)
-        spread = np.maximum.reduceat(lengths, starts) - np.minimum.reduceat(lengths, starts)
-        if 8 * spread.sum() <= _MOST_FILL * matrix.values.size:
+    for rows in _WINDOWS if matrix.pattern.indptr.size > 1 else ():
+        spread = spread_of_rows(matrix.pattern.indptr, rows)
+        if 8 * spread <= _MOST_FILL * matrix.values.size:
             return rows
     return 0
+
+
+@cache
+def _team_rows() -> Config:
+    return Config.parse(_TEAM_ROWS)
 
 
 @lru_cache(maxsize=64)
@@ -217,7 +248,11 @@ def one_thread(config: Config) -> Config:
     """The same code on one thread; the same configuration if its loops need several."""
     if config.get("threads") != "all" or config.get("order") not in _ROW_ORDERS:
         return config
-    serial = {name: value for name, value in config.items() if name not in _TEAM}
+    return _on_one(config)
+
+
+def _on_one(team: Config) -> Config:
+    serial = {name: value for name, value in team.items() if name not in _TEAM}
     return Config({**serial, "threads": "one"})
 
 
@@ -276,18 +311,20 @@ def saved_by_usual_s(op: Op, matrix: Matrix, calls: float) -> float:
     return calls * matrix.values.size * (_LONG_SAVES_S if slow else _SHORT_SAVES_S)
 
 
-def usual_is_ready(op: Op, config: Config, matrix: Matrix, options: CompileOptions) -> bool:
-    """True if the usual configuration is built, or programs have lost enough without it, so that it
-    may be built now."""
-    if is_ready(config, op):
-        return True
+def usual_kernel(
+    op: Op, config: Config, matrix: Matrix, options: CompileOptions
+) -> CalledKernel | None:
+    """The kernel of a usual configuration if it is built, or programs have lost enough without it,
+    so that it may be built now."""
+    if (kernel := ready_kernel(config, op)) is not None:
+        return kernel
     if options.calls is None or options.build is False or cpu_build.compiler() is None:
-        return False
+        return None
     lost_s = saved_by_usual_s(op, matrix, options.calls)
     if lost_s < _LEAST_OWED_S:
-        return False
+        return None
     all_s, cost_s = lost_without(config, op, lost_s)
-    return all_s >= cost_s
+    return built_kernel(config, op) if all_s >= cost_s else None
 
 
 def lost_without(config: Config, op: Op, lost_s: float) -> tuple[float, float]:
@@ -334,56 +371,6 @@ def usual_build_s() -> float:
         if times := [s for path in latest if (s := cpu_build.seconds_of(path)) is not None]:
             return statistics.median(times)
     return _BUILD_S
-
-
-def measured(matrix: Matrix, op: Op, choice: Choice, options: CompileOptions) -> Choice:
-    """The choice with its fastest configuration first, conversion amortised over the calls; those
-    beyond the time limit, or that cannot be built, are skipped."""
-    calls = options.calls
-    rng = np.random.default_rng(0)
-    m, n = matrix.pattern.shape
-    b = rng.random((n, op.width)).astype(matrix.values.dtype)
-    c = rng.random((m, op.width)).astype(matrix.values.dtype) if op.name == "sddmm" else None
-    end = time.perf_counter() + options.seconds
-    configs = list(dict.fromkeys(map(Config, (choice.config, choice.default, *choice.others))))
-    took: dict[Config, float] = {}
-    for nth, config in enumerate(configs):
-        left = end - time.perf_counter()
-        if took and left <= 0:
-            break
-        try:
-            served = by_kernel(matrix, op, config)
-        except EmbeddbError:
-            continue
-        spent = _seconds(served, b, c, left / (len(configs) - nth))
-        took[config] = spent + (served.conversion_s / calls if calls else 0.0)
-    if not took:
-        return choice
-    best = min(took, key=lambda one: took[one])
-    source = f"fastest of {len(took)} measured here, {1e3 * took[best]:.3f} ms a call"
-    break_even = 0.0 if calls else choice.break_even if dict(best) == choice.config else None
-    gain = took[Config(choice.default)] / took[best] if Config(choice.default) in took else None
-    return Choice(
-        config=dict(best),
-        default=choice.default,
-        source=source,
-        gain=gain,
-        break_even=break_even,
-        sure="measured",
-        answer=choice.answer,
-    )
-
-
-def _seconds(served: KernelCall, b: Any, c: Any, budget_s: float) -> float:
-    """Median seconds of at least three calls with warm caches."""
-    served.compute(b, c, None)
-    times: list[float] = []
-    start = time.perf_counter()
-    while len(times) < 3 or (len(times) < 50 and time.perf_counter() - start < budget_s):
-        before = time.perf_counter()
-        served.compute(b, c, None)
-        times.append(time.perf_counter() - before)
-    return float(np.median(times))
 
 
 #: Calls of each rival; the first one is a warm-up and not counted.

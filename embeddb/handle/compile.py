@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +21,14 @@ from embeddb.handle.autotune import (
     Trial,
     alone,
     crowded,
+    in_equal_parts,
     level_with_scipy,
-    measured,
     team_of,
     too_costly,
     too_little,
     too_soon,
     usual_config,
-    usual_is_ready,
+    usual_kernel,
     usual_pays,
     worth_building,
 )
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
     from embeddb.handle.tensors import TensorHandle
 
 __all__ = ["SMALL", "compile"]
+
+_op = lru_cache(maxsize=64)(Op)
 
 #: Confidence of answers from this machine's own runs, which are tried only in a small part of all
 #: calls. Runs are of bare kernels, while a handle also checks for NaN.
@@ -112,7 +116,7 @@ def compile(
         wanted = Wanted(kernel, k, named, db, options)
         return tensor_handle(matrix, wanted, OnHost(wanted))
     csr = matrix_of(matrix, dtype)
-    op = Op(kernel, max(width, 1), "f64" if csr.values.dtype == np.float64 else "f32")
+    op = _op(kernel, max(width, 1), "f64" if csr.values.dtype == np.float64 else "f32")
     named = None if config is None else _named(config, op, reproducible)
     if width == 0:
         return _Empty(csr, op, "scipy computes: there are no dense columns")
@@ -122,7 +126,7 @@ def compile(
         _check_compiler()
         choice = choice_of_config(named, csr.pattern, op)
         if seconds > 0:
-            choice = measured(csr, op, choice, options)
+            choice = _measured(csr, op, choice, options)
         return _compiled(csr, op, choice, options)
     except RunnerUnavailable as error:
         warn_of_scipy(str(error))
@@ -142,7 +146,7 @@ def _answered(matrix: Matrix, op: Op, db: Database | str | Path, options: Compil
     if crowded() and options.calls is not None:
         choice = alone(choice)
     if options.seconds > 0:
-        choice = measured(matrix, op, choice, options)
+        choice = _measured(matrix, op, choice, options)
     if note := too_costly(op, choice, matrix, options):
         handle = _unasked(matrix, op, choice, note, options)
         if handle.config is None and cpu_build.compiler() is None:
@@ -151,6 +155,56 @@ def _answered(matrix: Matrix, op: Op, db: Database | str | Path, options: Compil
     handle = _compiled(matrix, op, choice, options)
     usual = usual_config(op, matrix)
     return _tried(handle, matrix, options, usual, sure=choice.sure in _SURE)
+
+
+def _measured(matrix: Matrix, op: Op, choice: Choice, options: CompileOptions) -> Choice:
+    """The choice with its fastest configuration first, conversion amortised over the calls; those
+    beyond the time limit, or that cannot be built, are skipped."""
+    calls = options.calls
+    rng = np.random.default_rng(0)
+    m, n = matrix.pattern.shape
+    b = rng.random((n, op.width)).astype(matrix.values.dtype)
+    c = rng.random((m, op.width)).astype(matrix.values.dtype) if op.name == "sddmm" else None
+    end = time.perf_counter() + options.seconds
+    configs = list(dict.fromkeys(map(Config, (choice.config, choice.default, *choice.others))))
+    took: dict[Config, float] = {}
+    for nth, config in enumerate(configs):
+        left = end - time.perf_counter()
+        if took and left <= 0:
+            break
+        try:
+            served = by_kernel(matrix, op, config)
+        except EmbeddbError:
+            continue
+        spent = _seconds(served, b, c, left / (len(configs) - nth))
+        took[config] = spent + (served.conversion_s / calls if calls else 0.0)
+    if not took:
+        return choice
+    best = min(took, key=lambda one: took[one])
+    source = f"fastest of {len(took)} measured here, {1e3 * took[best]:.3f} ms a call"
+    break_even = 0.0 if calls else choice.break_even if dict(best) == choice.config else None
+    gain = took[Config(choice.default)] / took[best] if Config(choice.default) in took else None
+    return Choice(
+        config=dict(best),
+        default=choice.default,
+        source=source,
+        gain=gain,
+        break_even=break_even,
+        sure="measured",
+        answer=choice.answer,
+    )
+
+
+def _seconds(served: KernelCall, b: Any, c: Any, budget_s: float) -> float:
+    """Median seconds of at least three calls with warm caches."""
+    served.compute(b, c, None)
+    times: list[float] = []
+    start = time.perf_counter()
+    while len(times) < 3 or (len(times) < 50 and time.perf_counter() - start < budget_s):
+        before = time.perf_counter()
+        served.compute(b, c, None)
+        times.append(time.perf_counter() - before)
+    return float(np.median(times))
 
 
 def _check_compiler() -> None:
@@ -221,9 +275,10 @@ def _unasked(
     """The static best kernel, if it is built and its conversion pays; else scipy."""
     try:
         usual = usual_config(op, matrix) if usual_pays(op, matrix, options) else None
-        if usual is not None and usual_is_ready(op, usual, matrix, options):
+        kernel = None if usual is None else usual_kernel(op, usual, matrix, options)
+        if usual is not None and kernel is not None:
             notes = ["an already built kernel, the best on average", note]
-            handle = Handle(by_kernel(matrix, op, usual), usual, choice, notes)
+            handle = Handle(by_kernel(matrix, op, usual, kernel=kernel), usual, choice, notes)
             return _tried(handle, matrix, options, usual)
     except EmbeddbError as error:
         note = f"{note}; {error}"
@@ -267,6 +322,8 @@ def _tried(
                 rivals.append((by_kernel(matrix, op, usual, like=handle.running[0]), usual))
     team = team_of(op, matrix, handle.config)
     times = _MANY_TIMES if handle.config == usual else times
+    if team is not None:
+        team = in_equal_parts(team, matrix)
     if team is not None and team != usual and _many(options, len(rivals) + 1, times):
         with suppress(EmbeddbError):
             rivals.append((by_kernel(matrix, op, team, like=handle.running[0]), team))

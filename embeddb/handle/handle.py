@@ -60,6 +60,7 @@ class Handle:
         self._k = served.op.width
         self._shape_b, self._shape_c = (n, self._k), (m, self._k)
         self._vector = served.op.name == "spmv"
+        self._shapes = (self._shape_b[:1], self._shape_b) if self._vector else (self._shape_b,)
         self._two = served.op.name == "sddmm"
 
     def __call__(self, dense: Any, other: Any = None, *, out: Floats | None = None) -> Floats:
@@ -69,6 +70,11 @@ class Handle:
 
         Raises: UsageError for shapes and types that do not fit, and for a read-only `out`.
         """
+        served = self._served
+        if served.direct and other is None and out is None and type(dense) is np.ndarray:
+            usual = dense.dtype is self._dtype and dense.shape in self._shapes
+            if usual and self._trial is None is self._later and dense.flags.carray:
+                return served.directly(dense, None)
         c: Floats | None = None
         if self._two:
             if other is None:

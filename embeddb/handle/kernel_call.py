@@ -15,7 +15,7 @@ from embeddb.core.errors import EmbeddbError
 from embeddb.handle.matrix import Buffers, Matrix
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels.called import NO_MEMORY, NOT_A_NUMBER, BoundKernel, CalledKernel, is_built
-from embeddb.kernels.forms import Form, FormSpec, Refusal, address, as_scipy
+from embeddb.kernels.forms import CSR, FormSpec, Refusal, address, as_scipy
 
 Floats = NDArray[Any]
 #: Terms of SDDMM computed at a time by scipy.
@@ -53,16 +53,20 @@ class FormRefused(EmbeddbError):
 class KernelCall:
     """A matrix and the kernel bound to it (None: scipy). `buffers` are for operands whose rows are
     no multiple of a block: b, then c. `direct`: SpMM or SpMV that takes b as it is. `sparse`: the
-    matrix for scipy; that of a kernel is created when its result has NaN."""
+    matrix for scipy, created when it is first needed."""
 
     matrix: Matrix
     op: Op
     kernel: CalledKernel | None = None
     bound: BoundKernel | None = None
     buffers: tuple[Buffers | None, Buffers | None] = (None, None)
-    conversion_s: float = 0.0
     direct: bool = False
     sparse: Any = None
+
+    @property
+    def conversion_s(self) -> float:
+        """Seconds of bringing the matrix into its form."""
+        return 0.0 if self.bound is None else self.bound.form.conversion_s
 
     @property
     def spec(self) -> FormSpec | None:
@@ -76,7 +80,7 @@ class KernelCall:
         if bound is None:
             return _taking(self._by_scipy(b, c), out)
         if self.direct:
-            return self._directly(bound, b, out)
+            return self.directly(b, out)
         m = self.matrix.pattern.shape[0]
         shape = (self.matrix.values.size,) if c is not None else (m, *b.shape[1:])
         beyond = bound.rows[2] > m
@@ -100,12 +104,16 @@ class KernelCall:
             return _taking(self._by_scipy(b, c), out)
         return _taking(result[:m], out) if beyond else result
 
-    def _directly(self, bound: BoundKernel, b: Floats, out: Floats | None) -> Floats:
-        """`compute` without the branches for buffers, which take as long as a small product."""
+    def directly(self, b: Floats, out: Floats | None) -> Floats:
+        """`compute` without the branches for buffers, which take as long as a small product; only
+        if `direct`."""
+        bound, shape = self.bound, b.shape
+        assert bound is not None
         m, rows, whole = self.matrix.pattern.shape[0], bound.rows[2], out
         if whole is None or rows > m:
-            whole = np.empty(rows if b.ndim == 1 else (rows, b.shape[1]), dtype=b.dtype)
-        _Process.used = True
+            whole = np.empty(rows if len(shape) == 1 else (rows, shape[1]), b.dtype)
+        if not _Process.used:  # setting it costs as much as the call
+            _Process.used = True
         done = bound.call(bound.at, address(b), 0, address(whole), _Process.most)
         if done == NO_MEMORY:
             raise MemoryError(_NO_ROOM)
@@ -116,19 +124,20 @@ class KernelCall:
     def with_values(self, matrix: Matrix) -> KernelCall:
         """The same with other values of the same pattern."""
         if self.bound is None or self.kernel is None:
-            return replace(self, matrix=matrix, sparse=as_scipy(matrix.form()))
+            return replace(self, matrix=matrix, sparse=None)
         bound = self.bound
         if not is_plain(self.kernel.launch.form) and bound.form.order is None:
             form = self.kernel.convert(self.matrix.form(), max_bytes=_MAX_BYTES, ordered=True)
             if isinstance(form, Refusal):
                 raise MemoryError(form.reason)
             bound = self.kernel.bind(form, matrix.values.size)
-        return replace(self, matrix=matrix, bound=bound.with_values(matrix.values))
+        return replace(self, matrix=matrix, bound=bound.with_values(matrix.values), sparse=None)
 
     def _by_scipy(self, b: Floats, c: Floats | None) -> Floats:
         if c is None:
-            sparse = as_scipy(self.matrix.form()) if self.sparse is None else self.sparse
-            return np.asarray(sparse @ b)
+            if self.sparse is None:
+                object.__setattr__(self, "sparse", as_scipy(self.matrix.form()))
+            return np.asarray(self.sparse @ b)
         ptr, idx = self.matrix.pattern.indptr, self.matrix.pattern.indices
         result = np.empty(idx.size, dtype=b.dtype)
         step = max(1, _CHUNK // max(1, self.op.width))
@@ -142,11 +151,16 @@ class KernelCall:
 
 def by_scipy(matrix: Matrix, op: Op) -> KernelCall:
     """A call that scipy computes."""
-    return KernelCall(matrix, op, sparse=as_scipy(matrix.form()))
+    return KernelCall(matrix, op)
 
 
 def by_kernel(
-    matrix: Matrix, op: Op, config: Config, *, like: KernelCall | None = None
+    matrix: Matrix,
+    op: Op,
+    config: Config,
+    *,
+    like: KernelCall | None = None,
+    kernel: CalledKernel | None = None,
 ) -> KernelCall:
     """The matrix in the form of a configuration, with its kernel, built if necessary. `like`: a
     call for the same matrix, whose form is shared if the configuration has the same.
@@ -154,17 +168,17 @@ def by_kernel(
     Raises: RunnerUnavailable if it cannot be built or trusted here; FormRefused; SpaceError for a
     illegal configuration.
     """
-    builder = _builder()
-    kernel = _kernel(config, op, builder)
-    _loaded.add((config, op, *builder))
-    ordered = op.name == "sddmm" and not is_plain(kernel.launch.form)
+    if kernel is None:
+        other = None if like is None else like.kernel
+        kernel = _kernel(config, op, _builder() if other is None else other.builder)
     if like is not None and like.bound is not None and like.spec == kernel.launch.form:
-        form: Form | Refusal = like.bound.form
+        bound = kernel.bind(like.bound.form, matrix.values.size, like.bound)
     else:
+        ordered = op.name == "sddmm" and not is_plain(kernel.launch.form)
         form = kernel.convert(matrix.form(), max_bytes=_MAX_BYTES, ordered=ordered)
-    if isinstance(form, Refusal):
-        raise FormRefused(f"the form is refused for this matrix: {form.reason}")
-    bound = kernel.bind(form, matrix.values.size)
+        if isinstance(form, Refusal):
+            raise FormRefused(f"the form is refused for this matrix: {form.reason}")
+        bound = kernel.bind(form, matrix.values.size)
     m, n = matrix.pattern.shape
     dtype, k = matrix.values.dtype, op.width
     rows_b, rows_c, _ = bound.rows
@@ -173,7 +187,7 @@ def by_kernel(
         Buffers((rows_c, k), dtype) if rows_c > m else None,
     )
     direct = op.name != "sddmm" and buffers == (None, None)
-    return KernelCall(matrix, op, kernel, bound, buffers, form.conversion_s, direct)
+    return KernelCall(matrix, op, kernel, bound, buffers, direct)
 
 
 #: Variables that select flags and cache.
@@ -188,6 +202,19 @@ def is_ready(config: Config, op: Op) -> bool:
     return (config, op, *_builder()) in _loaded or is_built(config, op)
 
 
+def built_kernel(config: Config, op: Op) -> CalledKernel:
+    """The kernel of a configuration, built if necessary. Raises: SpaceError, RunnerUnavailable."""
+    return _kernel(config, op, _builder())
+
+
+def ready_kernel(config: Config, op: Op) -> CalledKernel | None:
+    """The kernel of a configuration if it is loaded or built. Raises: SpaceError,
+    RunnerUnavailable."""
+    builder = _builder()
+    ready = (config, op, *builder) in _loaded or is_built(config, op)
+    return _kernel(config, op, builder) if ready else None
+
+
 def _builder() -> tuple[object, ...]:
     return cpu_build.compiler(), *_flags_and_folder(*map(os.environ.get, _BUILDER_VARIABLES))
 
@@ -198,14 +225,16 @@ def _flags_and_folder(*_environment: str | None) -> tuple[object, ...]:
 
 
 @lru_cache(maxsize=128)
-def _kernel(config: Config, op: Op, _made_by: tuple[object, ...]) -> CalledKernel:
+def _kernel(config: Config, op: Op, builder: tuple[object, ...]) -> CalledKernel:
     """A kernel, loaded and checked once per process."""
-    return CalledKernel(config, op)
+    kernel = CalledKernel(config, op, builder)
+    _loaded.add((config, op, *builder))
+    return kernel
 
 
 def is_plain(spec: FormSpec) -> bool:
     """True for plain CSR."""
-    return spec == FormSpec("csr")
+    return spec == CSR
 
 
 def _taking(result: Floats, out: Floats | None) -> Floats:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import MatrixError, UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.kernels.forms import Form, aligned
+from embeddb.kernels.forms import Form, aligned, sorted_copy
 
 #: Largest number of non-zeros.
 MAX_NNZ = (1 << 31) - 1
@@ -53,6 +53,10 @@ def matrix_of(matrix: Any, dtype: Any = None) -> Matrix:
     values = value_type(matrix.data, dtype)
     if layout == "coo":
         return _of_coordinates(matrix, values)
+    if layout == "csr" and values.shape == matrix.indices.shape:
+        copied = sorted_copy(matrix.shape, matrix.indptr, matrix.indices, values)
+        if copied is not None:
+            return Matrix(Pattern("", copied.shape, copied.ptr, copied.idx), copied.val, True)
     # Copied before the check, so that another thread cannot change checked data.
     pointers = np.asarray(matrix.indptr)
     wide = np.int64 if pointers.dtype.kind == "i" else None  # as a pattern has them

@@ -26,7 +26,7 @@ from embeddb.kernels import build as cpu_build
 from embeddb.kernels import codegen as cpu_codegen
 from embeddb.kernels.bodies import Variant
 from embeddb.kernels.codegen import Launch
-from embeddb.kernels.forms import Converter, Form, Refusal, aligned
+from embeddb.kernels.forms import Converter, Form, Refusal, address, aligned
 
 #: Return codes of a call: `outcome` of the generated C.
 DONE, NO_MEMORY, NOT_A_NUMBER = range(3)
@@ -105,14 +105,15 @@ class BoundKernel:
 
 
 class CalledKernel:
-    """Loaded code of a configuration, which can be bound to any matrix.
+    """Loaded code of a configuration, which can be bound to any matrix. `builder` selects flags and
+    cache of the code.
 
     Raises: SpaceError for an illegal configuration; RunnerUnavailable if it cannot be compiled,
     stored or trusted here.
     """
 
-    def __init__(self, config: Config, op: Op) -> None:
-        self.op = op
+    def __init__(self, config: Config, op: Op, builder: tuple[object, ...] = ()) -> None:
+        self.op, self.builder = op, builder
         self.variant, self.launch = _plan(config, op)
         built = cpu_build.build(cpu_codegen.source(self.variant, entry="called"))
         self.compile_s = built.compile_s
@@ -132,26 +133,26 @@ class CalledKernel:
             self._converter = Converter(library)
         return self._converter.convert(csr, self.launch.form, max_bytes=max_bytes, ordered=ordered)
 
-    def bind(self, form: Form, count: int) -> BoundKernel:
+    def bind(self, form: Form, count: int, like: BoundKernel | None = None) -> BoundKernel:
         """Bind the kernel to a form of a matrix with `count` non-zeros. SDDMM needs its `order`,
-        unless the form is plain CSR."""
-        place = None
-        if self.op.name == "sddmm" and form.order is not None:
-            place = np.empty(count, dtype=np.int64)
-            real = np.flatnonzero(form.order >= 0)
-            place[form.order[real]] = real
-        launch, spec = self.launch, self.launch.form
-        strip = max(1, launch.strip // spec.rows)
-        arguments = _Held(
-            problem_of(form, self.op.width, strip),
-            int(launch.threads == "one"),
-            cpu_codegen.SCHEDULES[launch.schedule],
-            launch.chunk,
-            launch.pieces,
-            form.val.size,
-            count,
-            None if place is None else place.ctypes.data,
-        )
+        unless the form is plain CSR. `like`: another binding of the same form."""
+        launch = self.launch
+        strip = max(1, launch.strip // launch.form.rows)
+        if like is None:
+            place = None
+            if self.op.name == "sddmm" and form.order is not None:
+                place = np.empty(count, dtype=np.int64)
+                real = np.flatnonzero(form.order >= 0)
+                place[form.order[real]] = real
+            arguments = _Held(problem_of(form, self.op.width, strip))
+            arguments.stored, arguments.count = form.val.size, count
+            arguments.place = None if place is None else place.ctypes.data
+        else:
+            place, arguments = like.place, _Held.from_buffer_copy(like.arguments)
+            arguments.q.strip = strip
+        arguments.one = launch.threads == "one"
+        arguments.schedule = cpu_codegen.SCHEDULES[launch.schedule]
+        arguments.chunk, arguments.pieces = launch.chunk, launch.pieces
         rows = _rows(self.variant, *form.shape)
         return BoundKernel(self._call, arguments, ctypes.addressof(arguments), form, rows, place)
 
@@ -267,7 +268,7 @@ def problem_of(form: Form, width: int, strip: int, operands: Operands | None = N
     are null. The arrays must outlive it."""
     segments, panels = form.ptr.size - 1, 0 if form.panel is None else form.panel.size - 1
     arrays = (form.ptr, form.panel, form.idx, form.row, form.val, *(operands or ()))
-    places = (None if a is None else a.ctypes.data for a in arrays)
+    places = (None if a is None else address(a) for a in arrays)
     return Problem(*form.shape, width, segments, strip, panels, *places)
 
 

@@ -166,9 +166,9 @@ def declarations() -> str:
 
 
 def conversions(*names: str) -> str:
-    """The C of the conversions to blocks (`formats`) and slices (`slices`); without names, of all,
-    as one file."""
-    return "\n".join(map(_text, names or ("formats", "slices")))
+    """The C of the conversions to blocks (`formats`) and slices (`slices`); without names, of all
+    and of copies of `rows`, as one file."""
+    return "\n".join(map(_text, names or ("formats", "slices", "rows")))
 
 
 @cache

@@ -12,6 +12,7 @@ import ctypes
 import math
 import time
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,11 @@ class FormSpec:
         return self.slice or self.block[0]
 
 
-@dataclass(frozen=True, slots=True)
+#: Plain CSR.
+CSR = FormSpec()
+
+
+@dataclass(slots=True)
 class Form:
     """A matrix of `shape` in one form; the arrays are those of the kernels' `problem`.
 
@@ -117,7 +122,7 @@ class Converter:
         Refused: more than 8 stored values per non-zero, more than `max_bytes` bytes while
         converting, a reordering that takes too long.
         """
-        if spec == FormSpec("csr"):
+        if spec == CSR:
             return csr
         self._load(spec)
         start = time.perf_counter()
@@ -125,7 +130,7 @@ class Converter:
         seconds = time.perf_counter() - start
         if isinstance(form, Refusal):
             return form
-        form = replace(form, conversion_s=seconds)
+        form.conversion_s = seconds
         return self._with_order(csr, spec, form, max_bytes) if ordered else form
 
     def _made(self, csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
@@ -183,42 +188,37 @@ class Converter:
     def _sliced(self, csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
         """SELL-C-sigma and ELL: slices of rows, column-major inside, filled up to the longest."""
         (m, n), nnz, rows, size = csr.shape, csr.idx.size, spec.slice, csr.val.itemsize
-        slices = -(-m // rows)
+        slices, lib = -(-m // rows), self._lib
+        assert lib is not None
         what = f"{spec.format} slices of {rows} rows"
-        longest = int(np.diff(csr.ptr).max(initial=0))
+        longest = lib.longest_of_rows(m, address(csr.ptr))
         fixed = 16 * (slices + 1) + 4 * slices * rows + 8 * (m + longest + 2)
         if fixed > max_bytes:
             return _too_large(f"rows of {what}", fixed, max_bytes)
-        lib = self._lib
-        assert lib is not None
-        row, ptr = np.empty(slices * rows, np.int32), np.empty(slices + 1, np.int64)
-        counts = map(ctypes.c_int64, (m, rows, spec.sigma, spec.format == "ell"))
-        first = np.empty(longest + 2, np.int64)
-        stored = int(lib.sell_rows(*counts, _at(csr.ptr), _at(first), _at(row), _at(ptr)))
+        counts = (slices * rows, np.int32), (slices + 1, np.int64), (longest + 2, np.int64)
+        (row, ptr, first), equal = room(*counts), spec.format == "ell"
+        source, to = (address(csr.ptr), address(csr.idx)), (address(row), address(ptr))
+        stored = lib.sell_rows(m, rows, spec.sigma, equal, source[0], address(first), *to)
         need = fixed + stored * (spec.index_bytes + size)
         if refusal := _unfit(what, (stored, nnz), need, max_bytes):
             return refusal
-        head, base = (ctypes.c_int64(m), ctypes.c_int64(rows)), None
+        base = None
         if spec.format == "sell16" and n > _SHORT:
             base = np.empty(slices, np.int64)
-            span = lib.sell_columns(*head, _at(csr.ptr), _at(csr.idx), _at(row), _at(base))
+            span = lib.sell_columns(m, rows, *source, to[0], address(base))
             if span >= _SHORT:
-                return Refusal(f"{what} span {int(span) + 1} columns, 16 bits count {_SHORT}")
-        idx = np.empty(stored, np.uint16 if spec.index_bytes == 2 else np.int32)
-        val = aligned((stored,), csr.val.dtype)
-        source = (_at(csr.ptr), _at(csr.idx), _at(csr.val))
-        to = (_at(row), _at(ptr), None if base is None else _at(base), _at(idx), _at(val))
-        sizes = (ctypes.c_int32(spec.index_bytes), ctypes.c_int32(size))
-        lib.sell_fill(*head, *source, *to, *sizes)
+                return Refusal(f"{what} span {span + 1} columns, 16 bits count {_SHORT}")
+        index = np.uint16 if spec.index_bytes == 2 else np.int32
+        idx, val = room((stored, index), (stored, csr.val.dtype))
+        filled = (None if base is None else address(base), address(idx), address(val))
+        values = address(csr.val)
+        lib.sell_fill(m, rows, *source, values, *to, *filled, spec.index_bytes, size)
         return Form(csr.shape, ptr, idx, val, row=row, panel=base)
 
     def _load(self, spec: FormSpec) -> None:
         """Load code of the conversion in advance, so that it is not timed."""
-        if spec.compiled and self._lib is None:
-            self._lib = ctypes.CDLL(self._library)
-            for function in (self._lib.bcsr_count, self._lib.sell_rows, self._lib.sell_columns):
-                function.restype = ctypes.c_int64
-            self._lib.bcsr_fill.restype = self._lib.sell_fill.restype = None
+        if spec.compiled:
+            self._lib = self._lib or _code(self._library)
             return
         import scipy.sparse
 
@@ -226,11 +226,91 @@ class Converter:
             import scipy.sparse.csgraph  # noqa: F401
 
 
+#: Most bytes of arrays in one piece.
+_PIECE = 1 << 25
+#: Compiled code of conversions that this process has loaded, if any.
+_loaded: list[ctypes.CDLL] = []
+_INT, _AT = ctypes.c_int64, ctypes.c_void_p
+#: Parameters of its functions that are called with numbers and addresses.
+_PARAMETERS = {
+    "longest_of_rows": (_INT, _AT),
+    "spread_of_rows": (_INT, _AT, _INT),
+    "copy_rows": (*6 * (_INT,), *6 * (_AT,)),
+    "sell_rows": (*4 * (_INT,), *4 * (_AT,)),
+    "sell_columns": (_INT, _INT, *4 * (_AT,)),
+    "sell_fill": (_INT, _INT, *8 * (_AT,), ctypes.c_int32, ctypes.c_int32),
+}
+
+
+@cache
+def _code(path: str) -> ctypes.CDLL:
+    library = ctypes.CDLL(path)
+    for name, parameters in _PARAMETERS.items():
+        getattr(library, name).argtypes = parameters
+    for name in (*_PARAMETERS, "bcsr_count"):
+        getattr(library, name).restype = _INT
+    library.bcsr_fill.restype = library.sell_fill.restype = None
+    _loaded[:] = [library]
+    return library
+
+
+def sorted_copy(shape: tuple[int, int], indptr: Any, indices: Any, values: Any) -> Form | None:
+    """A checked copy of CSR arrays that are sorted without duplicates, in one pass of compiled
+    code; None without that code and for any other arrays. `indices` are as many as `values`."""
+    (m, n), index = shape, (np.dtype(np.int32), np.dtype(np.int64))
+    if not _loaded or not all(map(_is_plain, (indptr, indices, values))):
+        return None
+    if indptr.dtype not in index or indices.dtype not in index or indptr.size != m + 1:
+        return None
+    if n >= 1 << 31:  # refused elsewhere
+        return None
+    sizes = (indptr.itemsize, indices.itemsize, values.itemsize)
+    nnz = indices.size
+    ptr, idx, val = room((m + 1, np.int64), (nnz, np.int32), (values.size, values.dtype))
+    places = map(address, (indptr, indices, values, ptr, idx, val))
+    done = _loaded[0].copy_rows(m, n, nnz, *sizes, *places)
+    return Form((m, n), ptr, idx, val) if done else None
+
+
+def _is_plain(array: Any) -> bool:
+    """True for a row of numbers that C can read."""
+    if type(array) is not np.ndarray or array.ndim != 1 or not array.dtype.isnative:
+        return False
+    flags = array.flags
+    return bool(flags.c_contiguous and flags.aligned)
+
+
+def spread_of_rows(ptr: NDArray[np.int64], rows: int) -> int:
+    """Sum over windows of so many rows of the longest row's entries minus the shortest one's."""
+    if _loaded:
+        spread: int = _loaded[0].spread_of_rows(ptr.size - 1, address(ptr), rows)
+        return spread
+    lengths = np.diff(ptr)
+    starts = np.arange(0, lengths.size, rows)
+    ends = np.maximum.reduceat(lengths, starts) - np.minimum.reduceat(lengths, starts)
+    return int(ends.sum())
+
+
+def room(*parts: tuple[int, Any]) -> list[NDArray[Any]]:
+    """Arrays of so many items of a type, with any content, aligned as by `aligned`, up to 32 MiB in
+    one piece of memory: C's allocator keeps up to twice its largest piece, and new pages of the
+    system take longer than filling them."""
+    sizes = [count * np.dtype(dtype).itemsize + 63 & -64 for count, dtype in parts]
+    if sum(sizes) > _PIECE and len(parts) > 1:
+        return [room(part)[0] for part in parts]
+    piece = np.empty(sum(sizes) + 64, np.uint8)
+    start, arrays = -address(piece) % 64, []
+    for (count, dtype), size in zip(parts, sizes, strict=True):
+        arrays.append(np.ndarray((count,), dtype, piece, start))
+        start += size
+    return arrays
+
+
 def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """Zeros aligned to a cache line, so that vectors do not straddle two."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.zeros(size + 64, dtype=np.uint8)
-    start = -raw.__array_interface__["data"][0] % 64
+    start = -address(raw) % 64
     view: NDArray[Any] = raw[start : start + size].view(dtype).reshape(shape)
     return view
 
