@@ -10,7 +10,8 @@ configurations that nearly all matrices ran (`common`) and all that ran there (`
 - neighbours: mean gain of the 7 nearest of the measured matrices, then the fixed set;
 - extra trees: scikit-learn's ExtraTreesRegressor (200 trees, two samples a leaf, half of the
   features a split) on configuration and statistics, and with the derived quantities;
-- process: the product's learner (`embeddb.learning.process`).
+- process: the product's learner (`embeddb.learning.process`), its best by mean, and as a set: five
+  that complement each other, as `query` orders them.
 
 Started again it goes on with what is missing. Times are CPU seconds of learning.
 """
@@ -39,6 +40,7 @@ from embeddb.index.vote import effects, greedy_cover, plain_metric
 from embeddb.learning.few_samples import process_card
 from embeddb.learning.process import learn
 from embeddb.learning.samples import Samples, samples_of
+from embeddb.ranking.rankers.order import order_to_try
 
 Floats = NDArray[np.float64]
 Score = Callable[[int], Floats]
@@ -126,6 +128,7 @@ def methods(draw: Draw, seed: int) -> Iterator[tuple[str, Callable[[], Score]]]:
         yield "extra trees", lambda: extra_trees(draw, seed, derived=False)
         yield "extra trees, derived", lambda: extra_trees(draw, seed, derived=True)
     yield "process", lambda: process(draw, seed)
+    yield "process, as a set", lambda: process(draw, seed, as_set=True)
 
 
 def _gains(samples: Samples) -> Floats:
@@ -187,10 +190,19 @@ def extra_trees(draw: Draw, seed: int, *, derived: bool) -> Score:
     return lambda row: trees.predict(table(draw.whole, row))
 
 
-def process(draw: Draw, seed: int) -> Score:
+def process(draw: Draw, seed: int, *, as_set: bool = False) -> Score:
     model = learn(draw.samples, process_card(draw.samples), seed=seed)
     whole = draw.whole
-    return lambda row: model.score(whole.problem(row), whole.ran(row))[0]
+
+    def score(row: int) -> NDArray[np.float64]:
+        configs = whole.ran(row)
+        gain, spread = model.score(whole.problem(row), configs)
+        if as_set:
+            order = order_to_try(configs, gain, spread)
+            gain = -np.argsort(order).astype(np.float64)
+        return gain
+
+    return score
 
 
 def summary(cells: list[dict[str, Any]]) -> str:
