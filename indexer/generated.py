@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import UsageError
-from embeddb.core.pattern import GENERATED, Pattern
+from embeddb.core.pattern import Pattern
 
 Ints = NDArray[np.int64]
 
@@ -47,7 +47,7 @@ def generate(family: str, size: str, *, seed: int = 0) -> Pattern:
     rng = np.random.default_rng([seed, SIZES[size], zlib.crc32(family.encode())])
     shape, rows, cols = FAMILIES[family](SIZES[size], rng)
     name = f"generated_{family}_{size}" + (f"_{seed}" if seed else "")
-    return Pattern.from_coo(shape, rows, cols, name=name, group=GENERATED + family)
+    return Pattern.from_coo(shape, rows, cols, name=name, group=f"generated-{family}")
 
 
 def generated(*, most: int = max(SIZES.values())) -> Iterator[Pattern]:

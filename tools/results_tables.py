@@ -181,6 +181,27 @@ def _handles(data: Any) -> Table:
     return lines
 
 
+@table("handles-spmv", "handle_spmv")
+def _handles_spmv(data: Any) -> Table:
+    """Means of two runs, before and after."""
+    columns = ("over scipy", "over torch", "slower by 5 %")
+    lines = [["matrices", "type", "calls", *(f"{name}, before / after" for name in columns)]]
+    for matrices, versions in data["matrices"].items():
+        for kind, calls in versions["after"]["runs"][0].items():
+            for count in calls:
+                cells = []
+                for name in columns:
+                    both = [
+                        fmean(run[kind][count][name] for run in versions[version]["runs"])
+                        for version in ("before", "after")
+                    ]
+                    unit = "{:.0f} %" if "slower" in name else "{:.2f}×"
+                    scale = 100 / calls[count]["matrices"] if "slower" in name else 1
+                    cells.append(" / ".join(unit.format(scale * value) for value in both))
+                lines.append([matrices, kind.partition(" ")[0], count, *cells])
+    return lines
+
+
 @table("programs", "programs")
 def _programs(data: Any) -> Table:
     lines = [["program, input", "baseline", "speedup"]]

@@ -17,8 +17,15 @@ from embeddb.core.sizes import MAX_DIM, Sizes
 
 __all__ = ["MAX_DIM", "Pattern", "stub_id"]
 
-#: Begin of the group of every generated pattern (`indexer.generated`).
-GENERATED = "generated-"
+#: Groups of generated patterns, a family each (`indexer.generated`).
+GENERATED = frozenset(
+    f"generated-{family}"
+    for family in (
+        *("arrow", "banded", "block-diagonal", "blocks", "circuit", "communities"),
+        *("power-columns", "power-rows", "pruned", "rmat", "road", "staircase"),
+        *("stencil-2d", "stencil-3d", "tall", "uniform", "wide"),
+    )
+)
 #: Rows processed together.
 _ROWS = 1 << 20
 

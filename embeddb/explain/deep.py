@@ -216,7 +216,8 @@ class _Race:
     def _query_at(self, vector: NDArray[np.float32]) -> Query:
         query = self.ranker.query
         if self.ranker.by_vote:
-            exclude = {query.pattern.id} if query.own.timings else ()
+            exclude = {query.pattern.id} if query.own.timings else set[str]()
+            exclude |= self.partition.generated
             view, policy = self.view, self.view.policy
             raw = self.plug.join([vector]) if isinstance(self.plug, Explained) else vector
             ids, far = self.partition.nearest(raw, count=policy.k, exclude=exclude)

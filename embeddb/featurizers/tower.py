@@ -89,6 +89,8 @@ class Tower:
         self.parts = (self._stats,)
         with refusing(ModelError, where=str(weights), hint=_AGAIN):
             file = read(weights, kind="towers")
+            if file.card["featurizer"] != {"name": "stats", "version": self._stats.version}:
+                raise ModelError("it was trained on statistics of another version")
             self._towers, self.folds = _networks(file)
         self.version = f"{self._stats.version}+{file.version}"
         learned = tuple(f"{file.version[:8]}.{at}" for at in range(int(file.card["width"])))

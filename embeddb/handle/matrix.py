@@ -53,7 +53,7 @@ def matrix_of(matrix: Any, dtype: Any = None) -> Matrix:
     values = value_type(matrix.data, dtype)
     if layout == "coo":
         return _of_coordinates(matrix, values)
-    if layout == "csr" and values.shape == matrix.indices.shape:
+    if layout == "csr":
         copied = sorted_copy(matrix.shape, matrix.indptr, matrix.indices, values)
         if copied is not None:
             return Matrix(Pattern("", copied.shape, copied.ptr, copied.idx), copied.val, True)

@@ -136,6 +136,14 @@ class AnswerIndex:
         near = Near(np.vstack([self.near.places, places]), np.vstack([self.near.distances, none]))
         return ViewInput.of(self.evidence, (*self.ids, *rest), near, self.facts)
 
+    @cached_property
+    def generated(self) -> frozenset[str]:
+        """Indexed patterns that do not vote."""
+        if self.of is not None:
+            return self.of.generated
+        inputs = self.view_input
+        return frozenset(i for i, real in zip(inputs.ids, inputs.real, strict=True) if not real)
+
     def view(self, platform: Platform, *, calls: float = math.inf) -> View:
         """The partition as one instance sees it, cached; concurrent calls compute a view once."""
         key = (platform.id, calls)

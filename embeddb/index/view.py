@@ -60,8 +60,8 @@ class Averages:
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewInput:
     """Input of every view of a partition: evidence by source over `ids`, their `groups` int64[p],
-    the nearest patterns of other groups of each, and the patterns `real` bool[p] that vote and
-    judge: all but the generated ones, or all if all are."""
+    the nearest voters of other groups of each, and the patterns `real` bool[p] that vote and judge:
+    all but the generated ones, or all if all are."""
 
     evidence: RunMatrix
     ids: tuple[str, ...]
@@ -78,8 +78,9 @@ class ViewInput:
         of = {row.pattern_id: row.group for row in evidence.rows}
         groups = np.unique([of[i] for i in ids], return_inverse=True)[1] if ids else np.zeros(0)
         layers = tuple(layers_of(evidence, ids))
-        real = np.array([not of[i].startswith(GENERATED) for i in ids], dtype=np.bool_)
+        real = np.array([of[i] not in GENERATED for i in ids], dtype=np.bool_)
         real |= not real.any()
+        near = near if real.all() else near.among(real)
         return cls(evidence, tuple(ids), groups.astype(np.int64), near, facts, layers, real)
 
     @property

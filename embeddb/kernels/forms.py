@@ -256,13 +256,14 @@ def _code(path: str) -> ctypes.CDLL:
 
 def sorted_copy(shape: tuple[int, int], indptr: Any, indices: Any, values: Any) -> Form | None:
     """A checked copy of CSR arrays that are sorted without duplicates, in one pass of compiled
-    code; None without that code and for any other arrays. `indices` are as many as `values`."""
+    code; None without that code and for any other arrays."""
     (m, n), index = shape, (np.dtype(np.int32), np.dtype(np.int64))
     if not _loaded or not all(map(_is_plain, (indptr, indices, values))):
         return None
     if indptr.dtype not in index or indices.dtype not in index or indptr.size != m + 1:
         return None
-    if n >= 1 << 31:  # refused elsewhere
+    # Another thread may have replaced an array since; `Pattern` refuses so many columns.
+    if indices.size != values.size or n >= 1 << 31:
         return None
     sizes = (indptr.itemsize, indices.itemsize, values.itemsize)
     nnz = indices.size

@@ -201,7 +201,8 @@ def with_evidence(
     if vector is not None:
         if not query.own.timings and query.pattern.id in partition.ids:
             policy = partition.shared_policy(query.platform)
-        excluded = {query.pattern.id} if query.own.timings else ()
+        excluded = {query.pattern.id} if query.own.timings else set[str]()
+        excluded |= partition.generated
         ids, distances = partition.nearest(vector, count=policy.k, exclude=excluded)
     rows = np.array([partition.place_of(i) for i in ids], dtype=np.int64)
     positions, rejected = _split_legal(partition, query.space)

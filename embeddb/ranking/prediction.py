@@ -70,7 +70,7 @@ def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) ->
             same = query.vote.featurizer == name and query.vote.vector.size
             vector = query.vote.vector if same else lookup.vector(pattern, name)
             lengths = lookup.lengths(pattern) if model.reads_lengths else None
-            retrieve = partial(_retrieved, lookup, query, pattern)
+            retrieve = partial(retrieved, lookup, query, pattern)
             scored = predict_by(
                 query, model, vector, store=lookup.store, lengths=lengths, retrieve=retrieve
             )
@@ -123,7 +123,7 @@ def _with_imputed(query: Query, model: CostModel) -> Query:
     return query.with_prediction(note=note)
 
 
-def _retrieved(lookup: Lookup, query: Query, pattern: Workload | WorkloadInfo) -> list[Config]:
+def retrieved(lookup: Lookup, query: Query, pattern: Workload | WorkloadInfo) -> list[Config]:
     """Legal configurations with the highest inner product of vectors with the pattern's, best
     first; none without towers for the op on the platform."""
     with suppress(EmbeddbError):

@@ -133,7 +133,7 @@ def run_campaign(
     Raises: InputError, RunnerUnavailable as `CampaignJob.run`.
     """
     done = job.run(settle)
-    while (grown := buy_more(job.campaign)) is not None:
+    while (grown := buy_more(job.campaign, job.progress)) is not None:
         job = replace(job, campaign=grown, again=())
         done = job.run(settle)
     embed(job.db, progress=job.progress)

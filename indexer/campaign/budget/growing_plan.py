@@ -23,6 +23,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, UsageError
 from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.pattern import Pattern
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.wording import plural
 from embeddb.featurizers import missing
 from embeddb.index.lookup import Lookup
@@ -138,9 +139,10 @@ def is_campaign(folder: Path) -> bool:
     return (folder / PLAN).exists()
 
 
-def buy_more(campaign: Campaign) -> Campaign | None:
+def buy_more(campaign: Campaign, progress: Progress = ignore_progress) -> Campaign | None:
     """The campaign with the next round of its strategy, written to its folder; None if it has no
-    strategy, points of it are still to be measured, or nothing is left to buy.
+    strategy, points of it are still to be measured, or nothing is left to buy. The first time it
+    may read all matrices.
 
     Raises: InputError if everything measured so far failed, or the plan's state does not fit.
     """
@@ -148,7 +150,7 @@ def buy_more(campaign: Campaign) -> Campaign | None:
     buying = plan.buying
     if isinstance(buying, msgspec.UnsetType):
         return None
-    buyer = _buyer(plan, PoolInputs(campaign, buying.pool))
+    buyer = _buyer(plan, PoolInputs(campaign, buying.pool, progress))
     shares = [share for r in buying.rounds for share in r.shares]
     _check_entries(plan, shares)
     outcomes = []

@@ -11,6 +11,7 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.files.safe_write import OwnFolder
+from embeddb.core.reports import Progress
 from embeddb.core.row_lengths import from_vector
 from embeddb.cost_model import Problem
 from embeddb.cost_model.encoders.inputs import ConfigColumns
@@ -37,8 +38,8 @@ class PoolInputs:
     """Configurations on the matrices of a campaign's pool, as a process reads them. The matrices
     are read once, for their vectors, and only if these are used."""
 
-    def __init__(self, campaign: Campaign, pool: int) -> None:
-        plan = campaign.plan
+    def __init__(self, campaign: Campaign, pool: int, progress: Progress) -> None:
+        plan, self._progress = campaign.plan, progress
         self._campaign, self._matrices = campaign, plan.matrices[:pool]
         self._platform, self._op = parse_platform(plan.platform), Op.parse(plan.ops[0])
 
@@ -60,7 +61,8 @@ class PoolInputs:
             ):
                 return stored
         vectors = []
-        for matrix in self._matrices:
+        for at, matrix in enumerate(self._matrices):
+            self._progress("statistics of matrices", at, len(self._matrices))
             pattern = planned_pattern(matrix)
             histogram = RowHistograms().embed(pattern)
             vectors.append(

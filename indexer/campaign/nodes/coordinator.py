@@ -146,7 +146,7 @@ class NodesJob:
                 continue
             if campaign.settling_rounds < settle.rounds and campaign.settle(settle.least):
                 continue
-            if (grown := buy_more(campaign)) is None:
+            if (grown := buy_more(campaign, job.progress)) is None:
                 return campaign
             job = replace(job, campaign=grown, again=())
 

@@ -241,3 +241,11 @@ def test_rows_of_mostly_fill_run_on_a_team(
         f = embeddb.compile(a, "spmv", config=usual)
         x = np.random.default_rng(0).random(30_000, dtype=np.float32)
         np.testing.assert_allclose(f(x), a @ x, rtol=1e-3)
+
+
+def test_arrays_that_another_thread_replaced_are_not_copied() -> None:
+    ptr, idx, values = np.array([0, 1, 2]), np.array([0, 1]), np.ones(2, np.float32)
+    assert forms.sorted_copy((2, 2), ptr, idx, values) is not None
+    assert forms.sorted_copy((2, 2), ptr, idx, values[:1]) is None
+    assert forms.sorted_copy((2, 2), ptr, idx[:1], values) is None
+    assert forms.sorted_copy((2, 1 << 32), ptr, idx, values) is None

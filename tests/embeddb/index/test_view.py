@@ -10,7 +10,7 @@ import pytest
 from builders import CONFIGS, DEFAULT, OP, band, by_law, fill, patterns, runs_of, tiny, winner
 
 from embeddb.core.config import Op
-from embeddb.core.pattern import Pattern
+from embeddb.core.pattern import GENERATED, Pattern
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.index.pooling import Source
@@ -119,11 +119,14 @@ def test_what_was_measured_here_is_heard(home: Database) -> None:
 
 def test_generated_matrices_calibrate_but_neither_vote_nor_judge(home: Database) -> None:
     made = [
-        band(131 + at, 3 + at, name=f"made{at}", group=f"generated-{at}")
-        for at in range(FEWEST_GROUPS)
+        band(131 + at, 9 + at, name=f"made{at}", group=group)
+        for at, group in enumerate(sorted(GENERATED)[:FEWEST_GROUPS])
     ]
     fill(home, HERE, made, times=turned)
-    assert first(ask(home)) != 2
+    answer = ask(home)
+    assert first(answer) != 2
+    near = {n.pattern_id for n in answer.neighbours}
+    assert near and not near & {p.id for p in made}
     view = _view(home, HERE)
     assert (view.judged, view.own) == ("elsewhere", 0)
     shift = next(b.shift for b in view.beliefs if b.source.platform == "pair@home")
@@ -132,6 +135,7 @@ def test_generated_matrices_calibrate_but_neither_vote_nor_judge(home: Database)
     assert found is not None
     real = found.view_input.real
     assert real.sum() == 20 and not view.trust[~real].any() and np.isnan(view.gains[~real]).all()
+    assert found.generated == {p.id for p in made} and real[found.view_input.near.places].all()
     before, after = losses_before_and_after(found.view_input, Source(HERE.id, OP), view) or ([], [])
     assert len(before) == len(after) == FEWEST_GROUPS and np.mean(after) < np.mean(before)
 

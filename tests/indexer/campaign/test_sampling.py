@@ -473,14 +473,19 @@ class Anything(LawRunner):
         return Measurement(times_s=(1e-6 * (1 + len(config.json) + hash(config.json) % 7),))
 
 
-def test_plan_run_status_and_plan_again(
-    asked: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def anything(monkeypatch: pytest.MonkeyPatch) -> None:
     def here(platform: Platform, threads: int) -> tuple[Any, Platform]:
         runner = Anything(platform)
         return runner, runner.platform()
 
     monkeypatch.setattr("embeddb.ui.cli.verbs.campaign_run.runner_here", here)
+
+
+@pytest.mark.usefixtures("anything")
+def test_plan_run_status_and_plan_again(
+    asked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     plan = ["plan", *asked, "--strategy", "ea10", "--budget", "75"]
     assert _run(*plan, "--json") == 0
     first = _said(capsys)
@@ -508,14 +513,10 @@ def test_plan_run_status_and_plan_again(
     assert "another campaign is there" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("anything")
 def test_a_budget_alone_buys_by_expected_improvement(
-    asked: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    asked: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def here(platform: Platform, threads: int) -> tuple[Any, Platform]:
-        runner = Anything(platform)
-        return runner, runner.platform()
-
-    monkeypatch.setattr("embeddb.ui.cli.verbs.campaign_run.runner_here", here)
     plan = ["plan", *asked, "--budget", "80"]
     assert _run(*plan, "--json") == 0
     first = _said(capsys)

@@ -20,6 +20,8 @@ from embeddb.cost_model.towers import ConfigTowers  # noqa: E402
 from embeddb.database import Database  # noqa: E402
 from embeddb.featurizers.base import CrossFitted, Joint  # noqa: E402
 from embeddb.featurizers.tower import Tower, learned_part  # noqa: E402
+from embeddb.ranking.build import build_query  # noqa: E402
+from embeddb.ranking.prediction import retrieved  # noqa: E402
 from embeddb.testing.featurizers import FeaturizerContract  # noqa: E402
 from indexer.training import towers as training  # noqa: E402
 
@@ -86,10 +88,10 @@ def test_numpy_computes_what_was_trained(
         own = {n.removeprefix("matrix.0."): t for n, t in tensors.items() if "matrix.0." in n}
         net.matrix.load_state_dict({n: t for n, t in own.items() if n not in ("center", "scale")})
         vector = Tower(file).join([data.stats[0]])
-        told = learned_part(vector)
-        assert np.array_equal(vector[: -told.size], data.stats[0])
+        learned = learned_part(vector)
+        assert np.array_equal(vector[: -learned.size], data.stats[0])
     with torch.no_grad():
-        assert np.allclose(net.vectors(data.ids[:1])[0].numpy(), told, atol=1e-5)
+        assert np.allclose(net.vectors(data.ids[:1])[0].numpy(), learned, atol=1e-5)
 
 
 class TestContract(FeaturizerContract):
@@ -138,9 +140,26 @@ def test_weights_are_adopted_and_find_the_neighbours(
         assert shown.differences and {d.feature for d in shown.differences} <= {*made.features}
 
 
+def test_a_large_space_retrieves_by_the_learned_part(
+    tmp_path: Path, trained: tuple[Path, dict[str, Any]]
+) -> None:
+    with Database.create(tmp_path / "db") as db:
+        fill(db, tiny(), patterns(GROUPS))
+        db.index.use_weights(trained[0])
+        for pattern in patterns(1, first=GROUPS + 1):
+            query = build_query(db.index, pattern, tiny(), OP)
+            assert retrieved(db.index, query, pattern)[0] == CONFIGS[winner(pattern)]
+
+
 def test_damaged_weights_are_refused(tmp_path: Path, trained: tuple[Path, dict[str, Any]]) -> None:
     tensors, card = model_file.load(trained[0], kind="towers")
-    for change in ({"width": 0}, {"hidden": 7}, {"folds": [[], [], [], [], [], []]}):
+    changes = (
+        {"width": 0},
+        {"hidden": 7},
+        {"folds": [[], [], [], [], [], []]},
+        {"featurizer": {"name": "stats", "version": "0"}},
+    )
+    for change in changes:
         file = tmp_path / "bad.safetensors"
         model_file.save(file, tensors, {**card, **change})
         with pytest.raises(ModelError):
