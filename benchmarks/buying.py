@@ -4,13 +4,14 @@
 
 DB holds many runs of the platform. In each draw two fifths of the families are held out, and each
 strategy of `campaign plan` buys runs of the other matrices. The product's process learns from them
-and ranks for the held-out matrices the configurations that nearly all matrices ran (`common`) and
-all that ran there (`whole`), as in `few_samples`; `judged` is the share that the samples themselves
-show, groups left out, as `embeddb adopt` reports it. `draws` is no strategy of the product: equal
-shares, half of them configurations that are the best in a draw from the process's posterior.
+and orders for the held-out matrices, as `query` does, the configurations that nearly all matrices
+ran (`common`) and all that ran there (`whole`), as in `few_samples`; `judged` is the share that the
+samples themselves show, groups left out, as `embeddb adopt` reports it. `draws` is no strategy of
+the product: equal shares, half of them configurations that are the best in a draw from the
+process's posterior.
 
 Started again it goes on with what is missing, and stops after --seconds. Seconds are CPU seconds of
-buying and of learning.
+buying, and of learning and judging.
 """
 
 from __future__ import annotations
@@ -27,16 +28,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from few_samples import drawn
+from few_samples import Draw, drawn, shares, tried
 from machine import about
-from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.cost_model.encoders.inputs import ConfigColumns
 from embeddb.cost_model.gaussian import GaussianProcess, Inputs
 from embeddb.database import Database
-from embeddb.learning.comparison import judge
-from embeddb.learning.process import left_out, measured
+from embeddb.learning.few_samples import process_card
+from embeddb.learning.process import learn
 from embeddb.learning.samples import Samples, samples_of
 from indexer.campaign.budget.designs import binned
 from indexer.campaign.budget.improvement import Improvement, compared, process_of
@@ -44,7 +44,6 @@ from indexer.campaign.budget.sampler import Allocation, BudgetState, Pool, Sampl
 from indexer.campaign.budget.samplers import STRATEGIES, Strategy, clusters_of
 
 BUDGETS = (50, 100, 250, 500, 1000, 2000)
-_COUNT = 5
 
 
 @dataclass(frozen=True)
@@ -101,14 +100,11 @@ PLANS = {**STRATEGIES, "draws": Strategy(Draws())}
 class Market:
     """The runs of a draw that can be bought, and the rows of the matrices that are held out."""
 
-    whole: Samples
-    samples: Samples
-    held: Sequence[int]
-    common: NDArray[np.bool_]
+    draw: Draw
     seed: int
 
     def pool(self, clusters: int) -> Pool:
-        samples = self.samples
+        samples = self.draw.samples
         sizes = np.array([row.sizes for row in samples.rows], dtype=np.int64)
 
         @cache
@@ -127,7 +123,7 @@ class Market:
 
     def bought(self, name: str, budget: int) -> Samples:
         """The samples that a strategy buys. Those that are alone on their matrix teach nothing."""
-        chosen, samples, runs = PLANS[name], self.samples, []
+        chosen, samples, runs = PLANS[name], self.draw.samples, []
         buyer = Sampler(chosen.policy, self.pool(chosen.clusters), budget, self.seed)
         place = cache(lambda row: {config: at for at, config in enumerate(samples.ran(row))})
         while points := buyer.ask(budget):
@@ -150,27 +146,16 @@ def cell(market: Market, name: str, budget: int) -> dict[str, Any]:
     started = time.process_time()
     few = market.bought(name, budget)
     learning = time.process_time()
-    process = GaussianProcess.fit(measured(few, range(len(few.rows)), market.seed))
+    model = learn(few, process_card(few), seed=market.seed)
     ready = time.process_time()
-    judged = judge(few, left_out(process, few, range(len(few.rows)))).figures()
-    whole, shares = market.whole, {"common": [], "whole": []}  # type: ignore[var-annotated]
-    for row in market.held:
-        problem, part = whole.problem(row), whole.part(row)
-        inputs = ConfigColumns(problem.platform, problem.op, whole.ran(row)).on(problem)
-        score, gain = process.score(inputs, detailed=1)[0], whole.gain[part]
-        every = np.ones(len(gain), dtype=np.bool_)
-        for what, able in (("common", market.common[whole.column[part]]), ("whole", every)):
-            if able.sum() > _COUNT:
-                order = np.argsort(-np.where(able, score, -np.inf), kind="stable")[:_COUNT]
-                best = gain[able].max()
-                shares[what].append((gain[order[0]] - best, gain[order].max() - best))
+    judged = model.card["held_out"][str(few.ops[0])]["rank"]
     return {
         "samples": len(few.gain),
         "matrices": len(few.rows),
         "buying_s": round(learning - started, 2),
         "learning_s": round(ready - learning, 2),
-        "judged": [round(judged[f"of_optimum@{n}"], 4) for n in (1, _COUNT)],
-        **{w: [round(math.exp(v), 4) for v in np.mean(s, axis=0)] for w, s in shares.items()},
+        "judged": [round(judged[f"of_optimum@{n}"], 4) for n in (1, 5)],
+        **shares(market.draw, tried(model, market.draw.whole)),
     }
 
 
@@ -194,8 +179,7 @@ def main() -> None:
         for op in asked.op:
             whole = samples_of(db.index, db.index.platform(asked.platform), [Op.parse(op)])
             for draw in range(*asked.draws):
-                first = drawn(whole, 0, draw)
-                market = Market(whole, first.samples, first.held, first.common, draw)
+                market = Market(drawn(whole, 0, draw), draw)
                 for name in asked.only:
                     for budget in asked.budgets:
                         cells = done.setdefault(f"{op}, {budget} samples", {}).setdefault(name, {})

@@ -34,12 +34,14 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.cost_model.encoders.inputs import ConfigColumns
+from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.index.held_out import split_groups
 from embeddb.index.vote import effects, greedy_cover, plain_metric
 from embeddb.learning.few_samples import process_card
 from embeddb.learning.process import learn
 from embeddb.learning.samples import Samples, samples_of
+from embeddb.ranking.prediction import correlate_of
 from embeddb.ranking.rankers.order import order_to_try
 
 Floats = NDArray[np.float64]
@@ -193,14 +195,18 @@ def extra_trees(draw: Draw, seed: int, *, derived: bool) -> Score:
 def process(draw: Draw, seed: int, *, as_set: bool = False) -> Score:
     model = learn(draw.samples, process_card(draw.samples), seed=seed)
     whole = draw.whole
+    if as_set:
+        return tried(model, whole)
+    return lambda row: model.score(whole.problem(row), whole.ran(row))[0]
 
-    def score(row: int) -> NDArray[np.float64]:
-        configs = whole.ran(row)
-        gain, spread = model.score(whole.problem(row), configs)
-        if as_set:
-            order = order_to_try(configs, gain, spread)
-            gain = -np.argsort(order).astype(np.float64)
-        return gain
+
+def tried(model: CostModel, whole: Samples) -> Score:
+    """Scores by the place in the order in which a query proposes the configurations of a row."""
+
+    def score(row: int) -> Floats:
+        configs, problem = whole.ran(row), whole.problem(row)
+        order = order_to_try(configs, *model.score(problem, configs), correlate_of(model, problem))
+        return -np.argsort(order).astype(np.float64)
 
     return score
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: A difference in the share of the optimum between all groups and half of them from which more
 #: groups are advised.
 _LEARNS = 0.01
+#: So many workloads are hardly all unrelated.
+_MANY = 20
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,11 @@ def _missing(state: dict[str, Any]) -> list[str]:
         lines.append(
             f"very many {kind.many}: figures rest on {state['fitted_on']:,} of them, "
             f"neighbours are found among all ({share(state['recall'])} of the nearest)"
+        )
+    if state["groups"] == state["patterns"] >= _MANY:
+        lines.append(
+            f"each of {state['groups']:,} {kind.many} is a group of its own: if some are related, "
+            "held-out figures are too high (`group` in logs and files names families)"
         )
     lines += _quality(state)
     return lines

@@ -141,8 +141,6 @@ class GaussianProcess:
     def score(self, at: Inputs, *, detailed: int) -> tuple[Floats, Floats]:
         """float64[c] log gains of configurations on one matrix, up to a constant, and float64[c]
         standard deviations: of the `detailed` best, and the largest of these for the others."""
-        from scipy.linalg import solve_triangular
-
         scaled = self._scaled(at)
         cross = _covariance(scaled, self._inputs, self._lengths)
         cut, plain = (cross @ self._factored[1]).T
@@ -151,12 +149,23 @@ class GaussianProcess:
         spread = np.zeros(len(gain))
         near = np.argsort(-gain, kind="stable")[:detailed]
         own = _covariance(scaled.take(near[:1]), scaled.take(near[:1]), self._lengths)[0, 0]
-        explained = solve_triangular(self._factored[0], cross[near].T, lower=True)
+        explained = self._explained(cross[near])
         variance = np.maximum(own - (explained**2).sum(axis=0), self._lengths.noise)
         spread[:] = np.sqrt(variance.max(initial=self._lengths.noise))
         spread[near] = np.sqrt(variance)
         unit = float(self.tensors["unit"][0])
         return unit * gain, unit * spread
+
+    def correlation(self, at: Inputs) -> Floats:
+        """Posterior correlations float64[c,c] of the log gains of configurations on one matrix that
+        was not measured."""
+        scaled = self._scaled(at)
+        explained = self._explained(_covariance(scaled, self._inputs, self._lengths))
+        whole = _covariance(scaled, scaled, self._lengths) - explained.T @ explained
+        deviation = np.sqrt(np.maximum(np.diag(whole), _JITTER))
+        correlation = whole / deviation[:, None] / deviation
+        correlation[np.diag_indices(len(whole))] = 1.0
+        return correlation
 
     @property
     def level(self) -> float:
@@ -169,20 +178,24 @@ class GaussianProcess:
         """Posterior covariances of measurements of `at` on matrices `row` int64[m], numbered as in
         `Measured`: float64[m,n] with the log gains of `values`, and float64[m,m] with each other.
         """
-        from scipy.linalg import solve_triangular
-
         first, other = self._scaled(at), self._scaled(values)
         cross = _covariance(first, self._inputs, self._lengths)
         cross += _LEVEL * (row[:, None] == self._row)
         to_values = _covariance(other, self._inputs, self._lengths)
-        left = solve_triangular(self._factored[0], cross.T, lower=True)
-        right = solve_triangular(self._factored[0], to_values.T, lower=True)
+        left, right = self._explained(cross), self._explained(to_values)
         mutual = _covariance(first, first, self._lengths) + _LEVEL * (row[:, None] == row)
         mutual[np.diag_indices(len(mutual))] += self._lengths.noise + _JITTER
         unit = float(self.tensors["unit"][0]) ** 2
         between: Floats = _covariance(first, other, self._lengths) - left.T @ right
         among: Floats = mutual - left.T @ left
         return unit * between, unit * among
+
+    def _explained(self, cross: Floats) -> Floats:
+        """float64[n,m] from covariances float64[m,n] with the samples: inner products of its
+        columns are the covariances that the samples explain."""
+        from scipy.linalg import solve_triangular
+
+        return np.asarray(solve_triangular(self._factored[0], cross.T, lower=True))
 
     def _scaled(self, at: Inputs) -> Inputs:
         return Inputs(*(_standard(part, self.tensors, n) for n, part in at._asdict().items()))

@@ -297,11 +297,23 @@ class CostModel:
         spread = np.sqrt(each.var(axis=0) + fit["floor"] ** 2)
         return each.mean(axis=0), fit["factor"] * spread
 
+    def correlation(self, problem: Problem, configs: Sequence[Config]) -> Floats | None:
+        """Correlations float64[c,c] of the errors of the scores; None where the model does not know
+        them."""
+        if not self._processes:
+            return None
+        inputs = self._columns_of(problem, tuple(configs)).on(problem)
+        return self._process_of(problem.op).correlation(inputs)
+
     def _by_process(self, problem: Problem, configs: tuple[Config, ...]) -> tuple[Floats, Floats]:
-        """Log gains float64[c] and standard deviations by the process of the nearest width."""
-        near = min(self.ops, key=lambda op: abs(math.log2(op.width / problem.op.width)))
+        """Log gains float64[c] and standard deviations."""
         inputs = self._columns_of(problem, configs).on(problem)
-        return self._processes[near].score(inputs, detailed=_DETAILED)
+        return self._process_of(problem.op).score(inputs, detailed=_DETAILED)
+
+    def _process_of(self, op: Op) -> GaussianProcess:
+        """The process of the nearest width."""
+        near = min(self.ops, key=lambda own: abs(math.log2(own.width / op.width)))
+        return self._processes[near]
 
     def _by_trees(self, problem: Problem, configs: tuple[Config, ...]) -> Floats:
         """Log gains float64[members,c]."""

@@ -24,7 +24,7 @@ from embeddb.featurizers.tower import learned_part
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import nearest_widths
 from embeddb.platforms.platform import this_machine
-from embeddb.ranking.query import Query
+from embeddb.ranking.query import Correlate, Query
 from embeddb.store.usual_state import usual_at
 
 if TYPE_CHECKING:
@@ -163,10 +163,21 @@ def predict_by(
     else:
         scores = sensible(*scorer.score(problem, (query.default, *configs)))
         gain, spread = _over_default(query, configs, *scores)
-    guard = getattr(scorer, "guard", 0.0)
     return query.with_prediction(
-        configs=configs, gain=gain, spread=spread, guard=guard, predict=predict
+        configs=configs,
+        gain=gain,
+        spread=spread,
+        guard=getattr(scorer, "guard", 0.0),
+        predict=predict,
+        correlate=correlate_of(scorer, problem),
     )
+
+
+def correlate_of(scorer: Scorer, problem: Problem) -> Correlate | None:
+    """The correlations of a scorer's errors on a problem, from its method `correlation`, if it has
+    one."""
+    own = getattr(scorer, "correlation", None)
+    return None if own is None else partial(own, problem)
 
 
 def _over_default(

@@ -27,6 +27,9 @@ LINKS = ("measured", "other-width", "neighbours", "model", "static-best", "defau
 #: Configurations to predicted log gains float64[c] over the platform's default, higher is faster,
 #: and their standard deviations float64[c]: a cost model bound to one matrix.
 Predict = Callable[[Sequence[Config]], tuple[NDArray[np.float64], NDArray[np.float64]]]
+#: Configurations to correlations float64[c,c] of a cost model's errors on them, None where it does
+#: not know them.
+Correlate = Callable[[Sequence[Config]], NDArray[np.float64] | None]
 
 
 class Neighbour(NamedTuple):
@@ -165,7 +168,7 @@ class Prediction:
     standard deviations, `guard` the predicted log gain over the default above which another
     configuration replaces it (`joint_guard` for vote and model together; None: `guard` times
     `weight`), `joint_width` the factor on the intervals of answers by both, and `predict` for any
-    other configurations.
+    other configurations. `correlate` gives correlations of its errors (None: unknown).
 
     `version` is the model's (empty: none) and `featurizer` its input. `judged` is the held-out
     share of the optimum by method (`transfer`, `rank`, `transfer+rank`; empty: never judged),
@@ -182,6 +185,7 @@ class Prediction:
     joint_guard: float | None = None
     joint_width: float = 1.0
     predict: Predict | None = None
+    correlate: Correlate | None = None
     version: str = ""
     featurizer: str = ""
     note: str = ""

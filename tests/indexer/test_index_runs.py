@@ -76,6 +76,25 @@ def test_the_call_says_what_the_verb_says(
     assert any("--matrices DIR" in line for line in answers["missing"])
 
 
+def test_matrices_without_groups_are_told_that_relatives_flatter(
+    inputs: Path, tmp_path: Path
+) -> None:
+    log = (inputs / "runs.csv").read_text().splitlines()
+    for name, tail in (
+        ("plain", ["" for _ in log]),
+        ("families", [",group", *[",f" for _ in log[1:]]]),
+    ):
+        file = tmp_path / f"{name}.csv"
+        file.write_text("\n".join(line + more for line, more in zip(log, tail, strict=True)))
+        with Database.create(tmp_path / f"{name}.db") as db:
+            report = index_runs(
+                db.index, [file], platform=tiny(), matrices=inputs / "matrices", options=ASKED
+            )
+        (answers,) = report.answers
+        told = any("a group of its own" in line for line in answers["missing"])
+        assert told == (name == "plain")
+
+
 def test_what_can_be_asked_is_answered(inputs: Path, tmp_path: Path) -> None:
     with Database.create(tmp_path / "runs.db") as db:
         report = index_runs(db.index, [inputs / "runs.csv"], platform=tiny(), options=ASKED)

@@ -23,7 +23,7 @@ from embeddb.index.held_out import split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.index.vote import surely_positive
 from embeddb.platforms.platform import Platform
-from embeddb.ranking.prediction import Scorer
+from embeddb.ranking.prediction import Scorer, correlate_of
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import NINETIETH
 from embeddb.ranking.rankers.joint import JointRanker, guard_of
@@ -87,13 +87,13 @@ def _first(seen: Seen, score: Floats, weight: float) -> list[Config]:
     spread = query.prediction.spread if weight else np.zeros(len(score))
     if weight == 1.0 and query.prediction.plain:
         spread = np.full(len(score), math.nan)
-    order = settled(
-        query, query.vote.configs, order_to_try(query.vote.configs, score, spread), score
-    )
-    if weight and query.default in query.vote.configs:
-        at = query.vote.configs.index(query.default)
+    configs = query.vote.configs
+    order = order_to_try(configs, score, spread, query.prediction.correlate)
+    order = settled(query, configs, order, score)
+    if weight and query.default in configs:
+        at = configs.index(query.default)
         order = behind_default(order, score, at, guard_of(seen.weighted(weight)))
-    proposed = (query.vote.configs[i] for i in order)
+    proposed = (configs[i] for i in order)
     return list(islice((config for config in proposed if config in seen.truth.times), _K))
 
 
@@ -169,6 +169,7 @@ def see(bench: Bench, scorer: Scorer, row: int, query: Query) -> Seen | None:
         spread=spread,
         guard=getattr(scorer, "guard", 0.0),
         plain=getattr(scorer, "plain", False),
+        correlate=correlate_of(scorer, problem),
     )
     return Seen(replace(query, prediction=prediction), bench.truth(row))
 

@@ -50,7 +50,7 @@ class CostModelRanker(Ranker):
             return
         # The papers' models rank by the prediction alone, as `order_to_try` does without spreads.
         spread = query.prediction.spread * (math.nan if query.prediction.plain else 1.0)
-        order = order_to_try(self.configs, gain, spread)
+        order = order_to_try(self.configs, gain, spread, query.prediction.correlate)
         unrun_first, guard = query.prediction.unrun_first, query.prediction.guard
         order = guarded(query, self.configs, order, gain, guard=guard, unrun_first=unrun_first)
         for at in order:

@@ -64,7 +64,7 @@ class JointRanker(Ranker):
             return
         default = position(self.configs, query.default)
         gains = self.score - (self.score[default] if default >= 0 else 0.0)
-        order = order_to_try(self.configs, self.score, self.own_spread)
+        order = order_to_try(self.configs, self.score, self.own_spread, query.prediction.correlate)
         unrun_first, guard = query.prediction.unrun_first, guard_of(query)
         order = guarded(
             query, self.configs, order, self.score, guard=guard, unrun_first=unrun_first

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.core.small_matrices import cholesky, product
-from embeddb.ranking.query import Query
+from embeddb.ranking.query import Correlate, Query
 from embeddb.ranking.recommendation import LIKELY, Candidate
 
 Floats = NDArray[np.float64]
@@ -25,19 +25,24 @@ Floats = NDArray[np.float64]
 MOST_CHOSEN = 5
 #: Number of the best predictions that the set is chosen from.
 _LOOKED_AT = 192
-#: Errors on two configurations correlate by exp(-share of differing parameters / this).
+#: Errors on two configurations correlate by exp(-share of differing parameters / this), unless the
+#: cost model knows better.
 REACH = 0.4
 _DRAWS = 384
+#: Keeps correlations positive definite in floating point.
+_JITTER = 1e-6
 
 
-def order_to_try(configs: Sequence[Config], gain: Floats, spread: Floats) -> NDArray[np.int64]:
+def order_to_try(
+    configs: Sequence[Config], gain: Floats, spread: Floats, correlate: Correlate | None = None
+) -> NDArray[np.int64]:
     """Positions of all configurations with a finite gain, in the order to try them.
 
     `gain` float64[c] are predicted log gains (higher is faster), `spread` float64[c] their standard
     deviations (nan: the median of the others). The first is the best predicted; the next four
     maximise, one after the other, the expected gain of the best so far, over draws of gains whose
-    errors correlate between similar configurations; the rest follow by `gain`. Without any spread
-    all do. The draws are the same every time.
+    errors correlate as `correlate` says, else between similar configurations; the rest follow by
+    `gain`. Without any spread all do. The draws are the same every time.
     """
     order = np.argsort(-gain, kind="stable")
     order = order[np.isfinite(gain[order])]
@@ -46,10 +51,7 @@ def order_to_try(configs: Sequence[Config], gain: Floats, spread: Floats) -> NDA
     if len(near) <= 2 or not finite_spread.size or not finite_spread.max() > 0:
         return order
     own = np.where(np.isfinite(spread[near]), spread[near], np.median(finite_spread))
-    codes = coded([configs[i] for i in near])
-    correlation = np.array([error_correlation(codes, at) for at in range(len(near))])
-    factor = cholesky(correlation + 1e-6 * np.eye(len(near)))
-    draws = gain[near] + own * product(_noise(len(near)), factor)
+    draws = gain[near] + own * _correlated([configs[i] for i in near], correlate)
     chosen = [0]
     best = draws[:, 0].copy()
     while len(chosen) < min(MOST_CHOSEN, len(near)):
@@ -59,6 +61,16 @@ def order_to_try(configs: Sequence[Config], gain: Floats, spread: Floats) -> NDA
         best = np.maximum(best, draws[:, chosen[-1]])
     first = near[chosen]
     return np.concatenate([first, order[~np.isin(order, first)]])
+
+
+def _correlated(configs: Sequence[Config], correlate: Correlate | None) -> Floats:
+    """Draws float64[draws,c] from a standard normal distribution of correlated errors."""
+    correlation = correlate(configs) if correlate is not None else None
+    if correlation is None:
+        codes = coded(configs)
+        correlation = np.array([error_correlation(codes, at) for at in range(len(configs))])
+    factor = cholesky(correlation + _JITTER * np.eye(len(configs)))
+    return product(_noise(len(configs)), factor)
 
 
 def behind_default(

@@ -58,7 +58,7 @@ class SearchRanker(CostModelRanker):
         gain = np.array([seen.gain[c] for c in configs])
         spread = np.array([seen.spread[c] for c in configs])
         predicted = frozenset(query.prediction.configs)
-        for at in order_to_try(configs, gain, spread):
+        for at in order_to_try(configs, gain, spread, query.prediction.correlate):
             config = configs[at]
             yield self._candidate(
                 config,

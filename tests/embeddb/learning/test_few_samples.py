@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,8 @@ from command_line import run_verb
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run
+from embeddb.cost_model import Problem
+from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.learning import few_samples
 from embeddb.platforms.platform import Platform, parse_platform
@@ -110,6 +112,21 @@ def test_the_learned_model_answers_and_is_kept(
 
     monkeypatch.setattr(few_samples, "_learned", learned_again)
     shares(opened)
+
+
+def test_five_answers_are_a_set_by_the_errors_that_the_model_expects(opened: Database) -> None:
+    known: list[int] = []
+
+    def counted(model: CostModel, problem: Problem, configs: Sequence[Config]) -> object:
+        correlation = correlation_of(model, problem, configs)
+        known.append(len(configs) if correlation is not None else 0)
+        return correlation
+
+    correlation_of = CostModel.correlation
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CostModel, "correlation", counted)
+        shares(opened)
+    assert known and all(known)
 
 
 def test_further_runs_are_learned_from(place: Path) -> None:

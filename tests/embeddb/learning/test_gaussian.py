@@ -107,3 +107,17 @@ def test_covariances_say_how_a_measurement_narrows_others() -> None:
     # Of a matrix that was not measured, a single measurement shows the level and little more.
     new = rest.covariances(inputs.take(last), np.array([99]), others)[1]
     assert new[0, 0] > rest.level > among[0, 0]
+
+
+def test_correlations_are_those_of_the_posterior() -> None:
+    inputs, gain, row = _samples(5, 7)
+    process = GaussianProcess.fit(Measured(inputs, gain, row))
+    one, *_ = _samples(1, 9, seed=5)
+    correlation = process.correlation(one)
+    between, _ = process.covariances(one, np.full(9, 99), one)
+    deviation = np.sqrt(np.diag(between))
+    assert np.allclose(correlation, between / deviation[:, None] / deviation, atol=1e-4)
+    assert np.linalg.eigvalsh(correlation).min() > -1e-8
+    # Twins err together.
+    twins = process.correlation(one.take(np.array([0, 0, 1])))
+    assert twins[0, 1] == pytest.approx(1.0, abs=1e-4) and twins[0, 2] < 0.999

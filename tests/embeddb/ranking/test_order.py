@@ -45,6 +45,16 @@ def test_a_near_twin_of_the_first_waits_for_something_else() -> None:
     assert list(order_to_try(configs, gain, np.full(3, 1e-4))) == [0, 1, 2]
 
 
+def test_a_model_that_knows_which_errors_correlate_is_believed() -> None:
+    """By their parameters the second is the first's twin, by the model the third is."""
+    configs = [Config({"a": 1, "b": 1}), Config({"a": 1, "b": 2}), Config({"a": 9, "b": 9})]
+    gain, spread = np.array([0.50, 0.49, 0.48]), np.full(3, 0.2)
+    known = np.array([[1.0, 0.0, 0.99], [0.0, 1.0, 0.0], [0.99, 0.0, 1.0]])
+    assert list(order_to_try(configs, gain, spread)) == [0, 2, 1]
+    assert list(order_to_try(configs, gain, spread, lambda _: known)) == [0, 1, 2]
+    assert list(order_to_try(configs, gain, spread, lambda _: None)) == [0, 2, 1]
+
+
 def test_tries_that_fail_together_are_spread_over_both_families() -> None:
     """Truth: either all of one family or all of the other is fast, nobody knows which."""
     gain = np.array([0.3 + 0.001 * i if c["panel"] == 4 else 0.25 for i, c in enumerate(CONFIGS)])
