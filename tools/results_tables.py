@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, pstdev, stdev
+from statistics import fmean, geometric_mean, pstdev, stdev
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -262,6 +262,24 @@ def _devices_transfer(data: Any) -> Table:
         cells = [f"{by_key[platforms, name]['of_optimum@1']:.3f}" for name in names]
         lines.append([platforms.replace("spmv-formats@", "").replace("->", "→"), *cells])
     return lines
+
+
+@table("devices-across", "across_devices")
+def _devices_across(data: Any) -> Table:
+    methods = ("embeddb", "static-best-here", "neighbours-here")
+    lines = [["devices", "own matrices", "embeddb", "best fixed of these", "neighbours of these"]]
+    keys = sorted({(row["kind"], row["local"]) for row in data["rows"] if row["local"] >= 0})
+    for kind, local in keys:
+        rows = [row for row in data["rows"] if (row["kind"], row["local"]) == (kind, local)]
+        cells = [[row for row in rows if row["method"] == method] for method in methods]
+        lines.append([kind, str(local), *(_geometric(own) if own else "–" for own in cells)])
+    return lines
+
+
+def _geometric(rows: Sequence[Mapping[str, float]]) -> str:
+    """Means of the shares at 1 and at 5."""
+    means = (geometric_mean(row[f"of_optimum@{k}"] for row in rows) for k in (1, 5))
+    return " / ".join(f"{mean:.3f}" for mean in means)
 
 
 @table("buying-h200", "buying")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,8 +26,9 @@ from embeddb.index.inverted_lists import InvertedLists
 from embeddb.index.pooling import Source
 from embeddb.index.query_view import query_view
 from embeddb.index.run_matrix import WINNER_GAIN, RunMatrix
+from embeddb.index.trial import nearest_others
 from embeddb.index.vectors import VectorIndex
-from embeddb.index.view import View, ViewInput, shared_policy, view_of
+from embeddb.index.view import View, ViewInput, policy_alone, shared_policy, view_of
 from embeddb.index.vote import Metric, VoteSettings
 from embeddb.index.vote_fit import FIT_VERSION, LeftOut
 from embeddb.platforms.machines import Facts
@@ -35,7 +36,11 @@ from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.screen import ConfigTable
 
 Floats = NDArray[np.float64]
+#: A name, the policies by instance, and the fit that adds to them.
+OwnFit = tuple[str, dict[str, VoteSettings | None], Callable[[Platform], object]]
 
+#: Raised with every change of how a machine's own runs are fitted, if `FIT_VERSION` is not.
+_OWN_VERSION = ".1"
 #: Number of cached views, one per machine and number of calls.
 _MOST_VIEWS = 8
 
@@ -166,6 +171,61 @@ class AnswerIndex:
             self.policies[platform.id] = view.policy
         return view
 
+    def asked(self, platform: Platform, pattern_id: str) -> AnswerIndex:
+        """The partition that answers a query on an instance: that of its own runs where they alone
+        answer better, unless another machine ran the very pattern."""
+        return self if pattern_id in self._places else self.alone(platform) or self
+
+    def alone(self, platform: Platform) -> AnswerIndex | None:
+        """The partition of an instance's own runs, if it answers better; none of very many patterns
+        (cached)."""
+        if self.of is not None or self.lists is not None:
+            return None
+        with self._viewing:
+            if platform.id not in self._alone:
+                own, policies = self._of_instance(platform.id), self.alone_policies
+                if own is not None and platform.id not in policies:
+                    policies[platform.id] = policy_alone(
+                        self.view_input, self.view(platform), own.view_input
+                    )
+                policy = policies.get(platform.id)
+                chosen = None if own is None or policy is None else replace(own, policy=policy)
+                self._alone[platform.id] = chosen
+            return self._alone[platform.id]
+
+    def _of_instance(self, platform: str) -> AnswerIndex | None:
+        """The partition of an instance's runs in the same metric, still with this policy; None
+        without other machines' runs or with hardly any groups."""
+        rows = [
+            at
+            for at, row in enumerate(self.evidence.rows)
+            if (row.platform, row.op) == (platform, "") and row.pattern_id not in self.generated
+        ]
+        if self.evidence.winners or len({row.platform for row in self.evidence.rows}) < 2:
+            return None
+        evidence = self.evidence.take(np.array(rows, dtype=np.int64)).pruned()
+        group = {row.pattern_id: row.group for row in evidence.rows}
+        ids = tuple(i for i in self.ids if i in group)
+        if len({group[i] for i in ids}) < 2:
+            return None
+        raw = self.vectors[[i in group for i in self.ids]]
+        placed = self.metric.apply(raw)
+        groups = np.unique([group[i] for i in ids], return_inverse=True)[1]
+        every = np.ones(len(ids), dtype=np.bool_)
+        near = Near(*nearest_others(placed.astype(np.float64), groups, every))
+        far = np.sort(near.distances[:, 0][np.isfinite(near.distances[:, 0])])
+        index = VectorIndex(ids, placed)
+        return replace(
+            self,
+            evidence=evidence,
+            ids=ids,
+            vectors=raw,
+            left_out=None,
+            far=far,
+            near=near,
+            index=index,
+        )
+
     def shared_policy(self, platform: Platform) -> VoteSettings:
         """The policy for a pattern that other instances ran and this one did not."""
         if self.of is not None:
@@ -184,7 +244,22 @@ class AnswerIndex:
         return {}
 
     @cached_property
-    def policies(self) -> dict[str, VoteSettings]:
+    def _alone(self) -> dict[str, AnswerIndex | None]:
+        return {}
+
+    @cached_property
+    def alone_policies(self) -> dict[str, VoteSettings | None]:
+        """Policies by which an instance's own runs answer alone; None where they do not."""
+        return {}
+
+    @property
+    def own_fits(self) -> tuple[OwnFit, OwnFit]:
+        """The fits to an instance's own runs, whose results are noted."""
+        alone: OwnFit = ("alone", self.alone_policies, self.alone)
+        return ("policy", self.policies, self.view), alone
+
+    @cached_property
+    def policies(self) -> dict[str, VoteSettings | None]:
         """Policies judged on an instance's own runs."""
         return {} if self.of is None else self.of.policies
 
@@ -203,8 +278,9 @@ class AnswerIndex:
 
     @cached_property
     def stamp(self) -> str:
-        """16 hex digits that change with the input of a policy's fit."""
-        h = hashlib.blake2b((FIT_VERSION + self.policy.to_json()).encode(), digest_size=8)
+        """16 hex digits that change with the input of a fit to a machine's own runs."""
+        versions = FIT_VERSION + _OWN_VERSION
+        h = hashlib.blake2b((versions + self.policy.to_json()).encode(), digest_size=8)
         for array in (self.evidence.indptr, self.evidence.column, self.evidence.seconds):
             h.update(array.tobytes())
         return h.hexdigest()
@@ -333,11 +409,13 @@ class AnswerIndex:
 
 #: Attributes that stay where nothing has changed.
 _CACHED = (
+    "_alone",
     "_places",
     "_rows_by_pattern",
     "_shared_policies",
     "_viewing",
     "_views",
+    "alone_policies",
     "configs",
     "policies",
     "preparation",

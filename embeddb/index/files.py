@@ -321,20 +321,20 @@ class IndexFiles:
         return partition
 
     def prime(self, partition: AnswerIndex, platform: Platform) -> None:
-        """Prepare the view of a machine, with the policy by its own runs from a note, or fitted
+        """Prepare the view of a machine, with the policies by its own runs from notes, or fitted
         now, which takes seconds, and noted."""
-        key = f"policy{PartitionKey.of(partition).note.removeprefix('partition')}/{platform.id}"
-        stamp = partition.stamp
-        if platform.id not in partition.policies:
-            note = read_note(self._store.derived.get(key), PolicyNote)
-            if note is not None and note.stamp == stamp:
-                partition.policies[platform.id] = note.settings
-        before = partition.policies.get(platform.id)
-        view = partition.view(platform)
-        if view.judged == "here" and before is None and self._store.keeps_derived:
-            note = PolicyNote(stamp, view.policy.to_json())
-            with suppress(StoreError):  # busy or full: it can be fitted again
-                self._store.derived.put(key, msgspec.json.encode(note))
+        place = f"{PartitionKey.of(partition).note.removeprefix('partition')}/{platform.id}"
+        for name, fits, fit in partition.own_fits:
+            note = read_note(self._store.derived.get(name + place), PolicyNote)
+            if platform.id not in fits and note is not None and note.stamp == partition.stamp:
+                fits[platform.id] = note.settings
+            before = platform.id in fits
+            fit(platform)
+            if platform.id in fits and not before and self._store.keeps_derived:
+                fitted = fits[platform.id]
+                new = PolicyNote(partition.stamp, fitted.to_json() if fitted else "")
+                with suppress(StoreError):  # busy or full: it can be fitted again
+                    self._store.derived.put(name + place, msgspec.json.encode(new))
 
     def _changed_since(self, partition: AnswerIndex) -> tuple[set[str], bool]:
         """Patterns with newer runs or vectors, and true if a row has lost its runs: those of a stub

@@ -39,17 +39,19 @@ _PARTS, _SEEDS, _FEW = 5, (0, 1, 2), 100
 
 
 class PolicyNote(msgspec.Struct, frozen=True):
-    """Stored policy fitted to a machine's own runs, and the stamp of the input of the fit."""
+    """Stored policy fitted to a machine's own runs (empty: none), and the stamp of the input of the
+    fit."""
 
     stamp: str
     policy: str
 
     def __post_init__(self) -> None:
-        VoteSettings.from_json(self.policy)
+        if self.policy:
+            VoteSettings.from_json(self.policy)
 
     @property
-    def settings(self) -> VoteSettings:
-        return VoteSettings.from_json(self.policy)
+    def settings(self) -> VoteSettings | None:
+        return VoteSettings.from_json(self.policy) if self.policy else None
 
 
 class FitNote(PolicyNote, frozen=True):
@@ -124,7 +126,8 @@ class FitInput:
     def again(self, note: FitNote) -> Chosen | None:
         """The fit of a note; None if its policy is not among those tried."""
         trial = self._trial(note.featurizer, (note.learned,))
-        fit = trial.again(note.settings, learned=note.learned)
+        settings = note.settings
+        fit = None if settings is None else trial.again(settings, learned=note.learned)
         return None if fit is None else Chosen(note.featurizer, trial, fit, note.across)
 
     def stamp(self, featurizer: str) -> str:

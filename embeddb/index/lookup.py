@@ -260,7 +260,10 @@ class Lookup:
         platform: Platform,
     ) -> AnswerIndex:
         """The partition for a query on a platform by raw features float32[d]: one of very many
-        patterns is extended by the runs of the nearest ones and of the queried pattern."""
+        patterns is extended by the runs of the nearest ones and of the queried pattern, another may
+        leave out other machines' runs."""
+        if partition.lists is None:
+            return partition.asked(platform, pattern_id)
         plugs = self.featurizers()
         if partition.counters:
             plugs = plugs.counting(partition.counters)
@@ -271,7 +274,7 @@ class Lookup:
     ) -> AnswerIndex:
         """`around` for a pattern of the database, by its stored features."""
         if partition.lists is None:
-            return partition
+            return partition.asked(platform, pattern_id)
         name = partition.featurizer
         version = self.featurizer_version(name)
         vector = self.store.vectors.get(name, version, [pattern_id]).get(pattern_id)

@@ -256,7 +256,8 @@ def shift_of(gap: Floats, kernel: Floats, prior: float) -> tuple[Floats, float]:
     if not seen.size:
         return np.zeros(gap.shape[1]), prior
     raw = float((mean[seen] ** 2).mean() - (left / count[seen]).mean())
-    signal = max(raw * rows + _PRIOR_PATTERNS * prior / 2, 1e-6) / (rows + _PRIOR_PATTERNS)
+    # A single row cannot tell a shift from what is peculiar to its pattern.
+    signal = max(weight * raw + _PRIOR_PATTERNS * prior / 2, 1e-6) / (weight + _PRIOR_PATTERNS)
     inner = signal * kernel[np.ix_(seen, seen)] + np.diag(left / count[seen])
     shift: Floats = signal * kernel[:, seen] @ np.linalg.solve(inner, mean[seen])
     return shift, left

@@ -22,7 +22,14 @@ from embeddb.core.pattern import GENERATED
 from embeddb.index.held_out import Judged, Near, with_itself
 from embeddb.index.pooling import Belief, Layer, Pooled, Source, beliefs_of, layers_of, pooled
 from embeddb.index.run_matrix import RunMatrix
-from embeddb.index.vote import VoteSettings, effects, greedy_cover, mean_gain, votes
+from embeddb.index.vote import (
+    VoteSettings,
+    effects,
+    greedy_cover,
+    mean_gain,
+    surely_positive,
+    votes,
+)
 from embeddb.index.vote_fit import LeftOut, leave_out, losses_by, refit
 from embeddb.platforms.machines import Facts, same_machine
 
@@ -36,6 +43,8 @@ _MACHINES_APART = 2.0
 #: With fewer other machines no configuration is excluded as rarely tried; nor where fewer than this
 #: share of the configurations that ran would be left.
 _FEW_MACHINES, _LEAST_TRIED = 3, 0.25
+#: Patterns of its own on which a configuration ran that a machine has tried.
+_FEW_OWN = 3
 #: Parts in which a machine's own runs are left out of the shifts that they are judged by.
 _FOLDS = 4
 #: Neighbours by which patterns are compared; the variance where nothing can be compared.
@@ -259,6 +268,29 @@ def _refit(
     )
 
 
+def _own_losses(inputs: ViewInput, view: View) -> dict[int, float]:
+    """Log loss of the first choice to the best run for the target's own rows, groups held out."""
+    return losses_by(view.policy, inputs.near, _own_parts(inputs, view.target), inputs.groups)
+
+
+def policy_alone(inputs: ViewInput, view: View, own: ViewInput) -> VoteSettings | None:
+    """The policy by which a machine's `own` runs vote alone, if with groups held out their first
+    choices are better by a standard error than those of all machines' runs (`inputs`, as the
+    machine's `view` has them); else None. With few groups pooled runs are kept."""
+    (layer,) = own.layers
+    ran = np.isfinite(layer.gains)
+    part = Judged(layer.rows, layer.gains, votes(layer.gains), ran.astype(np.float64))
+    policy = _refit(own, [part], view.policy, None)
+    alone, pooled = losses_by(policy, own.near, [part], own.groups), _own_losses(inputs, view)
+    place = {pattern_id: at for at, pattern_id in enumerate(inputs.ids)}
+    pairs = [(at, place[own.ids[at]]) for at in alone if place[own.ids[at]] in pooled]
+    rows = np.array([row for row, _ in pairs], dtype=np.int64)
+    groups = np.unique(own.groups[rows], return_inverse=True)[1]
+    gain = np.array([pooled[there] - alone[here] for here, there in pairs])
+    enough = np.unique(groups).size >= FEWEST_GROUPS
+    return policy if enough and surely_positive(gain, groups) else None
+
+
 def shared_policy(inputs: ViewInput, view: View, left_out: LeftOut | None) -> VoteSettings:
     """The policy for patterns that other machines ran and the target did not, judged on those that
     both ran, where the runs of the others stand for the target's. The view's policy where nothing
@@ -275,14 +307,16 @@ def shared_policy(inputs: ViewInput, view: View, left_out: LeftOut | None) -> Vo
 
 
 def well_tried(inputs: ViewInput, platform: str) -> NDArray[np.bool_] | None:
-    """bool[c]: ran on the machine of an instance, or on two others; None where fewer than three
-    machines ran eight groups or more, or where that leaves too few configurations. The gain of a
-    configuration that only one other machine ran may be specific to that machine."""
+    """bool[c]: ran on the machine of an instance, on three patterns or more, or on two others; None
+    where fewer than three machines ran eight groups or more, or where that leaves too few
+    configurations. The gain of a configuration that only one other machine ran may be specific to
+    that machine."""
     machines: list[tuple[str, NDArray[np.bool_]]] = []
     for layer in inputs.layers:
         if not (_enough(inputs, layer) or layer.source.platform == platform):
             continue
-        ran: NDArray[np.bool_] = np.any(np.isfinite(layer.gains), axis=0)
+        often_enough = _FEW_OWN if layer.source.platform == platform else 1
+        ran: NDArray[np.bool_] = np.isfinite(layer.gains).sum(axis=0) >= often_enough
         name = layer.source.platform
         at = next((m for m in machines if same_machine(m[0], name, inputs.facts)), None)
         if at is None:
@@ -352,7 +386,7 @@ def losses_before_and_after(
     if own is None:
         return None
     inputs = replace(inputs, real=np.ones_like(inputs.real))
-    after = losses_by(view.policy, inputs.near, _own_parts(inputs, target), inputs.groups)
+    after = _own_losses(inputs, view)
     if not after:
         return None
     rest = inputs.without(target.platform)
