@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,7 +28,7 @@ from embeddb.index.query_view import query_view
 from embeddb.index.run_matrix import WINNER_GAIN, RunMatrix
 from embeddb.index.trial import nearest_others
 from embeddb.index.vectors import VectorIndex
-from embeddb.index.view import View, ViewInput, policy_alone, shared_policy, view_of
+from embeddb.index.view import OwnPolicies, View, ViewInput, policy_alone, shared_policy, view_of
 from embeddb.index.vote import Metric, VoteSettings
 from embeddb.index.vote_fit import FIT_VERSION, LeftOut
 from embeddb.platforms.machines import Facts
@@ -36,8 +36,6 @@ from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.screen import ConfigTable
 
 Floats = NDArray[np.float64]
-#: A name, the policies by instance, and the fit that adds to them.
-OwnFit = tuple[str, dict[str, VoteSettings | None], Callable[[Platform], object]]
 
 #: Raised with every change of how a machine's own runs are fitted, if `FIT_VERSION` is not.
 _OWN_VERSION = ".1"
@@ -165,11 +163,14 @@ class AnswerIndex:
         inputs, target = self.view_input, Source(platform.id, self.op)
         if platform.id not in inputs.facts:
             inputs = replace(inputs, facts={**inputs.facts, platform.id: platform.environment})
-        own = self.policies.get(platform.id)
-        view = view_of(inputs, target, self.policy, self.left_out, calls=calls, policy=own)
-        if view.judged == "here":
-            self.policies[platform.id] = view.policy
-        return view
+        stored = self.policies.get(platform.id)
+        policy = stored.policy if stored else None
+        view = view_of(inputs, target, self.policy, self.left_out, calls=calls, policy=policy)
+        if view.judged == "here" and stored is None:
+            own = self._of_instance(platform.id)
+            alone = None if own is None else policy_alone(inputs, view, own.view_input)
+            self.policies[platform.id] = OwnPolicies(view.policy, alone)
+        return replace(view, parts=())
 
     def asked(self, platform: Platform, pattern_id: str) -> AnswerIndex:
         """The partition that answers a query on an instance: that of its own runs where they alone
@@ -177,31 +178,29 @@ class AnswerIndex:
         return self if pattern_id in self._places else self.alone(platform) or self
 
     def alone(self, platform: Platform) -> AnswerIndex | None:
-        """The partition of an instance's own runs, if it answers better; none of very many patterns
-        (cached)."""
-        if self.of is not None or self.lists is not None:
+        """The partition of an instance's own runs, if it answers better (cached)."""
+        if self.of is not None:
             return None
         with self._viewing:
+            self.view(platform)
+            policies = self.policies.get(platform.id)
+            if policies is None or policies.alone is None:
+                return None
             if platform.id not in self._alone:
-                own, policies = self._of_instance(platform.id), self.alone_policies
-                if own is not None and platform.id not in policies:
-                    policies[platform.id] = policy_alone(
-                        self.view_input, self.view(platform), own.view_input
-                    )
-                policy = policies.get(platform.id)
-                chosen = None if own is None or policy is None else replace(own, policy=policy)
-                self._alone[platform.id] = chosen
+                own = self._of_instance(platform.id)
+                self._alone[platform.id] = own and replace(own, policy=policies.alone)
             return self._alone[platform.id]
 
     def _of_instance(self, platform: str) -> AnswerIndex | None:
-        """The partition of an instance's runs in the same metric, still with this policy; None
-        without other machines' runs or with hardly any groups."""
+        """The partition of an instance's runs in the same metric, still with this policy; None of
+        very many patterns, without other machines' runs or with hardly any groups."""
         rows = [
             at
             for at, row in enumerate(self.evidence.rows)
             if (row.platform, row.op) == (platform, "") and row.pattern_id not in self.generated
         ]
-        if self.evidence.winners or len({row.platform for row in self.evidence.rows}) < 2:
+        several = len({row.platform for row in self.evidence.rows}) > 1
+        if not several or self.evidence.winners or self.lists is not None:
             return None
         evidence = self.evidence.take(np.array(rows, dtype=np.int64)).pruned()
         group = {row.pattern_id: row.group for row in evidence.rows}
@@ -248,18 +247,7 @@ class AnswerIndex:
         return {}
 
     @cached_property
-    def alone_policies(self) -> dict[str, VoteSettings | None]:
-        """Policies by which an instance's own runs answer alone; None where they do not."""
-        return {}
-
-    @property
-    def own_fits(self) -> tuple[OwnFit, OwnFit]:
-        """The fits to an instance's own runs, whose results are noted."""
-        alone: OwnFit = ("alone", self.alone_policies, self.alone)
-        return ("policy", self.policies, self.view), alone
-
-    @cached_property
-    def policies(self) -> dict[str, VoteSettings | None]:
+    def policies(self) -> dict[str, OwnPolicies]:
         """Policies judged on an instance's own runs."""
         return {} if self.of is None else self.of.policies
 
@@ -415,7 +403,6 @@ _CACHED = (
     "_shared_policies",
     "_viewing",
     "_views",
-    "alone_policies",
     "configs",
     "policies",
     "preparation",

@@ -29,7 +29,7 @@ from embeddb.featurizers.base import counted_parts
 from embeddb.index import answer_file
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.features import learned_by
-from embeddb.index.fit import FitInput, FitNote, PolicyNote, read_note
+from embeddb.index.fit import FitInput, FitNote, OwnNote, read_note
 from embeddb.index.index_folder import IndexFolder, PartitionKey, PartitionNote
 from embeddb.index.large import fit_sample, fully_sampled, missing_neighbours, widened
 from embeddb.index.run_matrix import RunMatrix
@@ -321,20 +321,20 @@ class IndexFiles:
         return partition
 
     def prime(self, partition: AnswerIndex, platform: Platform) -> None:
-        """Prepare the view of a machine, with the policies by its own runs from notes, or fitted
+        """Prepare the view of a machine, with the policies by its own runs from a note, or fitted
         now, which takes seconds, and noted."""
-        place = f"{PartitionKey.of(partition).note.removeprefix('partition')}/{platform.id}"
-        for name, fits, fit in partition.own_fits:
-            note = read_note(self._store.derived.get(name + place), PolicyNote)
-            if platform.id not in fits and note is not None and note.stamp == partition.stamp:
-                fits[platform.id] = note.settings
-            before = platform.id in fits
-            fit(platform)
-            if platform.id in fits and not before and self._store.keeps_derived:
-                fitted = fits[platform.id]
-                new = PolicyNote(partition.stamp, fitted.to_json() if fitted else "")
-                with suppress(StoreError):  # busy or full: it can be fitted again
-                    self._store.derived.put(name + place, msgspec.json.encode(new))
+        key = f"policy{PartitionKey.of(partition).note.removeprefix('partition')}/{platform.id}"
+        stamp = partition.stamp
+        if platform.id not in partition.policies:
+            note = read_note(self._store.derived.get(key), OwnNote)
+            if note is not None and note.stamp == stamp:
+                partition.policies[platform.id] = note.own
+        before = partition.policies.get(platform.id)
+        partition.view(platform)
+        fitted = partition.policies.get(platform.id)
+        if fitted is not None and before is None and self._store.keeps_derived:
+            with suppress(StoreError):  # busy or full: it can be fitted again
+                self._store.derived.put(key, msgspec.json.encode(OwnNote.of(stamp, fitted)))
 
     def _changed_since(self, partition: AnswerIndex) -> tuple[set[str], bool]:
         """Patterns with newer runs or vectors, and true if a row has lost its runs: those of a stub

@@ -22,7 +22,7 @@ from embeddb.index.features import Features, LearnedFrom, Vectors
 from embeddb.index.held_out import Near, split_groups
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.trial import Fitted, Trial, cross_validated
-from embeddb.index.view import ViewInput, across, base_gains
+from embeddb.index.view import OwnPolicies, ViewInput, across, base_gains
 from embeddb.index.vote import VoteSettings, surely_positive
 from embeddb.index.vote_fit import FIT_VERSION, LeftOut
 from embeddb.platforms.machines import Facts
@@ -39,19 +39,37 @@ _PARTS, _SEEDS, _FEW = 5, (0, 1, 2), 100
 
 
 class PolicyNote(msgspec.Struct, frozen=True):
-    """Stored policy fitted to a machine's own runs (empty: none), and the stamp of the input of the
-    fit."""
+    """Stored policy, and the stamp of the input of its fit."""
 
     stamp: str
     policy: str
 
     def __post_init__(self) -> None:
-        if self.policy:
-            VoteSettings.from_json(self.policy)
+        VoteSettings.from_json(self.policy)
 
     @property
-    def settings(self) -> VoteSettings | None:
-        return VoteSettings.from_json(self.policy) if self.policy else None
+    def settings(self) -> VoteSettings:
+        return VoteSettings.from_json(self.policy)
+
+
+class OwnNote(PolicyNote, frozen=True):
+    """Stored policies fitted to a machine's own runs: as `OwnPolicies`, `alone` empty for none."""
+
+    alone: str
+
+    def __post_init__(self) -> None:
+        VoteSettings.from_json(self.policy)
+        if self.alone:
+            VoteSettings.from_json(self.alone)
+
+    @property
+    def own(self) -> OwnPolicies:
+        alone = VoteSettings.from_json(self.alone) if self.alone else None
+        return OwnPolicies(self.settings, alone)
+
+    @classmethod
+    def of(cls, stamp: str, own: OwnPolicies) -> OwnNote:
+        return cls(stamp, own.policy.to_json(), own.alone.to_json() if own.alone else "")
 
 
 class FitNote(PolicyNote, frozen=True):
@@ -126,8 +144,7 @@ class FitInput:
     def again(self, note: FitNote) -> Chosen | None:
         """The fit of a note; None if its policy is not among those tried."""
         trial = self._trial(note.featurizer, (note.learned,))
-        settings = note.settings
-        fit = None if settings is None else trial.again(settings, learned=note.learned)
+        fit = trial.again(note.settings, learned=note.learned)
         return None if fit is None else Chosen(note.featurizer, trial, fit, note.across)
 
     def stamp(self, featurizer: str) -> str:

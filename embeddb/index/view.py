@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,6 +119,14 @@ class ViewInput:
         )
 
 
+class OwnPolicies(NamedTuple):
+    """Policies judged on a machine's own runs: `policy` of votes by all machines' runs, and `alone`
+    of votes by its own (None: they do not answer better)."""
+
+    policy: VoteSettings
+    alone: VoteSettings | None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
     """`gains` and `trust` float64[p,c] are one row per pattern, `shares` float64[p,s] the part of
@@ -126,7 +134,8 @@ class View:
     source from the pooled gain (of several sources that are not the target), `failing` float64[p,c]
     the part of runs that failed. `own` counts the patterns measured on the target itself, `judged`
     names the rows that chose the policy: `here`, `machines` (left out whole) or `elsewhere`;
-    `apart` is the variance of gains between a pattern and its nearest ones."""
+    `apart` is the variance of gains between a pattern and its nearest ones, `parts` the target's
+    own rows with the votes for them, where the policy was fitted to them now."""
 
     target: Source
     policy: VoteSettings
@@ -140,6 +149,7 @@ class View:
     effects: Floats
     failing: Floats
     apart: float
+    parts: tuple[Judged, ...]
 
 
 def view_of(
@@ -166,11 +176,13 @@ def view_of(
     gains = votes(seen.gains)
     if left_out is None:
         base = _with_machine_guard(base, target, beliefs)
+    parts: list[Judged] = []
     chosen, judged = base, "elsewhere"
     if own is not None and len(layers) == 1:
         judged = "here"
     elif policy is not None or (own is not None and _enough(inputs, own)):
-        chosen = policy or _refit(inputs, _own_parts(inputs, target), base, left_out)
+        parts = [] if policy else _own_parts(inputs, target)
+        chosen = policy or _refit(inputs, parts, base, left_out)
         judged = "here"
     elif left_out is not None:
         chosen, judged = left_out.policy, "machines"
@@ -187,6 +199,7 @@ def view_of(
         _machine_effects(inputs, target, beliefs, gains),
         seen.failing,
         apart,
+        tuple(parts),
     )
 
 
@@ -268,20 +281,16 @@ def _refit(
     )
 
 
-def _own_losses(inputs: ViewInput, view: View) -> dict[int, float]:
-    """Log loss of the first choice to the best run for the target's own rows, groups held out."""
-    return losses_by(view.policy, inputs.near, _own_parts(inputs, view.target), inputs.groups)
-
-
 def policy_alone(inputs: ViewInput, view: View, own: ViewInput) -> VoteSettings | None:
     """The policy by which a machine's `own` runs vote alone, if with groups held out their first
     choices are better by a standard error than those of all machines' runs (`inputs`, as the
-    machine's `view` has them); else None. With few groups pooled runs are kept."""
+    machine's `view` with its `parts` has them); else None. With few groups all are kept."""
     (layer,) = own.layers
     ran = np.isfinite(layer.gains)
     part = Judged(layer.rows, layer.gains, votes(layer.gains), ran.astype(np.float64))
     policy = _refit(own, [part], view.policy, None)
-    alone, pooled = losses_by(policy, own.near, [part], own.groups), _own_losses(inputs, view)
+    alone = losses_by(policy, own.near, [part], own.groups)
+    pooled = losses_by(view.policy, inputs.near, view.parts, inputs.groups)
     place = {pattern_id: at for at, pattern_id in enumerate(inputs.ids)}
     pairs = [(at, place[own.ids[at]]) for at in alone if place[own.ids[at]] in pooled]
     rows = np.array([row for row, _ in pairs], dtype=np.int64)
@@ -386,7 +395,7 @@ def losses_before_and_after(
     if own is None:
         return None
     inputs = replace(inputs, real=np.ones_like(inputs.real))
-    after = _own_losses(inputs, view)
+    after = losses_by(view.policy, inputs.near, _own_parts(inputs, target), inputs.groups)
     if not after:
         return None
     rest = inputs.without(target.platform)

@@ -261,8 +261,7 @@ def test_other_notes_that_are_none_are_made_anew(folder: Path, raw: bytes) -> No
         for key in db.store.notes.items():
             if not key.startswith(("partition/", "answer/")):
                 db.store.notes.put(key, raw)
-        own = [f"{name}/{OP}/tiny/tiny" for name in ("policy", "alone")]
-        for key in (f"atlas/{OP}/tiny", *own, "embedded/stats"):
+        for key in (f"atlas/{OP}/tiny", f"policy/{OP}/tiny/tiny", "embedded/stats"):
             db.store.notes.put(key, raw)
     with Database.open(folder) as db:
         embed(db.index)
