@@ -4,11 +4,10 @@
 
 DB holds many runs of the platform. In each draw two fifths of the families are held out, and each
 strategy of `campaign plan` buys runs of the other matrices. The product's process learns from them
-and orders for the held-out matrices, as `query` does, the configurations that nearly all matrices
-ran (`common`) and all that ran there (`whole`), as in `few_samples`; `judged` is the share that the
-samples themselves show, groups left out, as `embeddb adopt` reports it. `draws` is no strategy of
-the product: equal shares, half of them configurations that are the best in a draw from the
-process's posterior.
+and orders for the held-out matrices, as `query` does, the configurations that ran there (`whole`);
+`judged` is the share that the samples themselves show, groups left out, as `embeddb adopt` reports
+it. `draws` is no strategy of the product: equal shares, half of them configurations that are the
+best in a draw from the process's posterior.
 
 Started again it goes on with what is missing, and stops after --seconds. Seconds are CPU seconds of
 buying, and of learning and judging.
@@ -155,7 +154,7 @@ def cell(market: Market, name: str, budget: int) -> dict[str, Any]:
         "buying_s": round(learning - started, 2),
         "learning_s": round(ready - learning, 2),
         "judged": [round(judged[f"of_optimum@{n}"], 4) for n in (1, 5)],
-        **shares(market.draw, tried(model, market.draw.whole)),
+        **shares(market.draw, tried(model, market.draw.whole), as_set=True),
     }
 
 

@@ -288,7 +288,7 @@ def _buying_h200(data: Any) -> Table:
     lines = [["operation, samples", "draws", *names]]
     cells = ((name, by_name) for name, by_name in data.items() if name.endswith(" samples"))
     for cell, by_name in sorted(cells, key=_op_and_samples):
-        shares = {name: [one["common"] for one in by_name[name].values()] for name in by_name}
+        shares = {name: [one["whole"] for one in by_name[name].values()] for name in by_name}
         if len(shares["random"]) < 2:
             continue
         row = [_mean_and_error(shares[name]) if name in shares else "–" for name in names]
@@ -391,7 +391,7 @@ def few_samples(what: str) -> Callable[[Any], Table]:
 
     def rows(data: Any) -> Table:
         cells = {name: draws for name, draws in data.items() if name != "machine"}
-        methods = list(dict.fromkeys(m for draws in cells.values() for m in draws[0]))
+        methods = [m for m, judged in next(iter(cells.values()))[0].items() if what in judged]
         order = sorted(cells, key=lambda name: (name.partition(",")[0], _count(name)))
         lines = [["operation, samples", *methods]]
         lines += [[name, *(_draws(cells[name], m, what) for m in methods)] for name in order]

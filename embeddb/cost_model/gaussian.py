@@ -195,7 +195,8 @@ class GaussianProcess:
         columns are the covariances that the samples explain."""
         from scipy.linalg import solve_triangular
 
-        return np.asarray(solve_triangular(self._factored[0], cross.T, lower=True))
+        lower = self._factored[0]
+        return np.asarray(solve_triangular(lower, cross.T, lower=True, check_finite=False))
 
     def _scaled(self, at: Inputs) -> Inputs:
         return Inputs(*(_standard(part, self.tensors, n) for n, part in at._asdict().items()))

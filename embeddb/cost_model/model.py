@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -297,13 +297,15 @@ class CostModel:
         spread = np.sqrt(each.var(axis=0) + fit["floor"] ** 2)
         return each.mean(axis=0), fit["factor"] * spread
 
-    def correlation(self, problem: Problem, configs: Sequence[Config]) -> Floats | None:
-        """Correlations float64[c,c] of the errors of the scores; None where the model does not know
-        them."""
-        if not self._processes:
-            return None
-        inputs = self._columns_of(problem, tuple(configs)).on(problem)
-        return self._process_of(problem.op).correlation(inputs)
+    @property
+    def correlation(self) -> Callable[[Problem, Sequence[Config]], Floats] | None:
+        """A function to the correlations float64[c,c] of the errors of its scores, if the model
+        knows them."""
+        return self._correlation if self._processes else None
+
+    def _correlation(self, problem: Problem, configs: Sequence[Config]) -> Floats:
+        columns = ConfigColumns(problem.platform, problem.op, configs)
+        return self._process_of(problem.op).correlation(columns.on(problem))
 
     def _by_process(self, problem: Problem, configs: tuple[Config, ...]) -> tuple[Floats, Floats]:
         """Log gains float64[c] and standard deviations."""

@@ -26,7 +26,6 @@ from embeddb.index.inverted_lists import InvertedLists
 from embeddb.index.pooling import Source
 from embeddb.index.query_view import query_view
 from embeddb.index.run_matrix import WINNER_GAIN, RunMatrix
-from embeddb.index.trial import nearest_others
 from embeddb.index.vectors import VectorIndex
 from embeddb.index.view import OwnPolicies, View, ViewInput, policy_alone, shared_policy, view_of
 from embeddb.index.vote import Metric, VoteSettings
@@ -174,8 +173,11 @@ class AnswerIndex:
 
     def asked(self, platform: Platform, pattern_id: str) -> AnswerIndex:
         """The partition that answers a query on an instance: that of its own runs where they alone
-        answer better, unless another machine ran the very pattern."""
-        return self if pattern_id in self._places else self.alone(platform) or self
+        answer better, unless another instance ran the very pattern."""
+        rows = self._rows_by_pattern.get(pattern_id, [])
+        if any(self.evidence.rows[at].platform != platform.id for at in rows):
+            return self
+        return self.alone(platform) or self
 
     def alone(self, platform: Platform) -> AnswerIndex | None:
         """The partition of an instance's own runs, if it answers better (cached)."""
@@ -207,13 +209,13 @@ class AnswerIndex:
         ids = tuple(i for i in self.ids if i in group)
         if len({group[i] for i in ids}) < 2:
             return None
-        raw = self.vectors[[i in group for i in self.ids]]
-        placed = self.metric.apply(raw)
-        groups = np.unique([group[i] for i in ids], return_inverse=True)[1]
-        every = np.ones(len(ids), dtype=np.bool_)
-        near = Near(*nearest_others(placed.astype(np.float64), groups, every))
+        own = np.array([i in group for i in self.ids], dtype=np.bool_)
+        # Searched without each pattern's own group, in what was fitted without it.
+        near, place = self.near.among(own), np.append(np.cumsum(own) - 1, -1)
+        near = Near(np.where(near.places < 0, -1, place[near.places])[own], near.distances[own])
         far = np.sort(near.distances[:, 0][np.isfinite(near.distances[:, 0])])
-        index = VectorIndex(ids, placed)
+        raw = self.vectors[own]
+        index = VectorIndex(ids, self.metric.apply(raw))
         return replace(
             self,
             evidence=evidence,

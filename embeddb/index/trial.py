@@ -305,7 +305,7 @@ def _nearest_held_out(
     *,
     learned: bool,
 ) -> Iterator[_Part]:
-    """Nearest rows of other groups, as `nearest_others`, for `rows` bool[t].
+    """Nearest rows of other groups, as `_nearest_others`, for `rows` bool[t].
 
     A learned metric is fitted without the groups it is judged by: with as many features as patterns
     it would otherwise predict any gains exactly.
@@ -315,7 +315,7 @@ def _nearest_held_out(
         out = group % folds == fold
         if (own := out & rows).any():
             seen = z @ _learned(z[~out], centred[~out]) if learned else z
-            yield own, *nearest_others(seen, group, own)
+            yield own, *_nearest_others(seen, group, own)
 
 
 def _joined(parts: Iterable[Iterable[_Part]]) -> Near:
@@ -348,7 +348,7 @@ def _learned(z: Floats, centred: Floats) -> Floats:
     return stretched
 
 
-def nearest_others(
+def _nearest_others(
     z: Floats, group: NDArray[np.int64], of: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], Floats]:
     """Nearest rows of other groups than each row in `of` bool[r]: positions and distances [o,k],

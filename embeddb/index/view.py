@@ -286,8 +286,9 @@ def policy_alone(inputs: ViewInput, view: View, own: ViewInput) -> VoteSettings 
     choices are better by a standard error than those of all machines' runs (`inputs`, as the
     machine's `view` with its `parts` has them); else None. With few groups all are kept."""
     (layer,) = own.layers
-    ran = np.isfinite(layer.gains)
-    part = Judged(layer.rows, layer.gains, votes(layer.gains), ran.astype(np.float64))
+    gains = np.full((len(own.ids), len(own.configs)), np.nan)
+    gains[layer.rows] = votes(layer.gains)
+    part = Judged(layer.rows, layer.gains, gains, np.isfinite(gains).astype(np.float64))
     policy = _refit(own, [part], view.policy, None)
     alone = losses_by(policy, own.near, [part], own.groups)
     pooled = losses_by(view.policy, inputs.near, view.parts, inputs.groups)
@@ -316,10 +317,10 @@ def shared_policy(inputs: ViewInput, view: View, left_out: LeftOut | None) -> Vo
 
 
 def well_tried(inputs: ViewInput, platform: str) -> NDArray[np.bool_] | None:
-    """bool[c]: ran on the machine of an instance, on three patterns or more, or on two others; None
-    where fewer than three machines ran eight groups or more, or where that leaves too few
-    configurations. The gain of a configuration that only one other machine ran may be specific to
-    that machine."""
+    """bool[c]: ran on the instance, on three patterns or more at one width, on another build of its
+    machine, or on two other machines; None where fewer than three machines ran eight groups or
+    more, or where that leaves too few configurations. The gain of a configuration that only one
+    other machine ran may be specific to that machine."""
     machines: list[tuple[str, NDArray[np.bool_]]] = []
     for layer in inputs.layers:
         if not (_enough(inputs, layer) or layer.source.platform == platform):

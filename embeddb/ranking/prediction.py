@@ -174,8 +174,8 @@ def predict_by(
 
 
 def correlate_of(scorer: Scorer, problem: Problem) -> Correlate | None:
-    """The correlations of a scorer's errors on a problem, from its method `correlation`, if it has
-    one."""
+    """The function to correlations of a scorer's errors on a problem; None where it does not know
+    them."""
     own = getattr(scorer, "correlation", None)
     return None if own is None else partial(own, problem)
 

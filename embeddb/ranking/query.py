@@ -27,9 +27,8 @@ LINKS = ("measured", "other-width", "neighbours", "model", "static-best", "defau
 #: Configurations to predicted log gains float64[c] over the platform's default, higher is faster,
 #: and their standard deviations float64[c]: a cost model bound to one matrix.
 Predict = Callable[[Sequence[Config]], tuple[NDArray[np.float64], NDArray[np.float64]]]
-#: Configurations to correlations float64[c,c] of a cost model's errors on them, None where it does
-#: not know them.
-Correlate = Callable[[Sequence[Config]], NDArray[np.float64] | None]
+#: Configurations to correlations float64[c,c] of a cost model's errors on them.
+Correlate = Callable[[Sequence[Config]], NDArray[np.float64]]
 
 
 class Neighbour(NamedTuple):

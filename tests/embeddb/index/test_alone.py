@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from builders import OP, Times, band, by_chance, by_law, fill, patterns, tiny
+from builders import OP, Times, band, by_chance, by_law, fill, patterns, runs_of, tiny
 
 from embeddb.core.pattern import Pattern
 from embeddb.database import Database
@@ -99,3 +100,29 @@ def test_the_choice_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(answer_index, "policy_alone", again)
     with Database.open(tmp_path / "db") as db:
         assert ask(db).machines == first.machines
+
+
+def test_its_neighbours_were_searched_without_what_they_are_judged_by() -> None:
+    """In a metric that was fitted to the very gains, own runs would always seem better."""
+    found = opened(Database.in_memory())
+    alone = found.alone(HERE)
+    assert alone is not None
+    for pattern_id, row in zip(alone.ids, alone.near.distances, strict=True):
+        held_out = found.near.distances[found.ids.index(pattern_id)]
+        assert set(row[np.isfinite(row)]) <= set(held_out)
+
+
+@pytest.mark.parametrize("stubs", [1, 2, 4])
+def test_matrices_without_a_vector_do_not_mix_up_the_others(stubs: int) -> None:
+    db = Database.in_memory()
+    for pattern in patterns(1, first=30)[:stubs]:
+        db.store.put_platform(HERE)
+        db.store.append(runs_of(pattern, HERE, times=other_law))
+    assert opened(db).alone(HERE) is not None
+
+
+def test_a_matrix_that_only_this_machine_ran_is_still_answered_by_its_runs() -> None:
+    opened(db := Database.in_memory())
+    first = ask(db)
+    db.index.record(runs_of(NEW, HERE, times=other_law, variants=[0]), NEW, HERE)
+    assert set(ask(db).machines) == set(first.machines) == {HERE.id}

@@ -158,6 +158,15 @@ def test_any_holes_give_finite_shifts(seed: int, rows: int, columns: int) -> Non
     assert np.abs(shift).max(initial=0.0) <= np.abs(np.nan_to_num(gap)).max(initial=0.0) + 1e-9
 
 
+def test_one_row_says_less_of_a_shift_than_two() -> None:
+    """What is peculiar to a matrix looks the same in its only row."""
+    gap = np.array([[0.9, -0.6, 0.0, 0.3]])
+    alone, _ = shift_of(gap, np.eye(4), 0.05)
+    assert np.allclose(alone, gap[0] / 2)
+    both, _ = shift_of(np.vstack([gap, gap]), np.eye(4), 0.05)
+    assert np.abs(both).max() > 0.9 * np.abs(gap).max()
+
+
 def test_four_variants_of_one_machine_alone_need_no_belief() -> None:
     assert len(CONFIGS) == 4
     only = [layer(HERE, np.array([[0.0, 0.1, 0.2, 0.3]]))]

@@ -33,8 +33,9 @@ def test_it_ranks_matrices_that_it_never_saw(model: CostModel) -> None:
 def test_it_knows_which_of_its_errors_correlate(model: CostModel) -> None:
     own = samples(matrices=13, configs=20)
     problem, configs = own.problem(12), own.ran(12)
+    assert model.correlation is not None
     correlation = model.correlation(problem, [configs[0], configs[0], *configs[1:9]])
-    assert correlation is not None and correlation.shape == (10, 10)
+    assert correlation.shape == (10, 10)
     assert np.allclose(correlation, correlation.T) and np.allclose(np.diag(correlation), 1.0)
     assert correlation[0, 1] == pytest.approx(1.0, abs=1e-4)
     assert correlation[0, 2:].min() < 0.99

@@ -52,7 +52,15 @@ def test_a_model_that_knows_which_errors_correlate_is_believed() -> None:
     known = np.array([[1.0, 0.0, 0.99], [0.0, 1.0, 0.0], [0.99, 0.0, 1.0]])
     assert list(order_to_try(configs, gain, spread)) == [0, 2, 1]
     assert list(order_to_try(configs, gain, spread, lambda _: known)) == [0, 1, 2]
-    assert list(order_to_try(configs, gain, spread, lambda _: None)) == [0, 2, 1]
+
+
+@pytest.mark.parametrize("value", [2.0, -1.0, np.nan, np.inf])
+def test_correlations_that_are_none_are_not_believed(value: float) -> None:
+    gain = np.random.default_rng(3).normal(size=len(CONFIGS))
+    spread = np.full(len(CONFIGS), 0.3)
+    wrong = np.full((len(CONFIGS), len(CONFIGS)), value)
+    order = order_to_try(CONFIGS, gain, spread, lambda _: wrong)
+    assert list(order) == list(order_to_try(CONFIGS, gain, spread))
 
 
 def test_tries_that_fail_together_are_spread_over_both_families() -> None:

@@ -84,6 +84,18 @@ def test_a_few_runs_of_a_third_machine_decide_nothing(groups: int, first: int) -
     assert Config(made.best) == CONFIGS[first]
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_machine_has_tried_what_it_ran_on_three_matrices(count: int) -> None:
+    db = known_to({ONE: ABC, TWO: ABC, THREE: ABC})
+    fill(db, FOUR, patterns(1)[:count], times=best_is_d)
+    part = db.index.answering(OP, FOUR)
+    assert part is not None
+    tried = well_tried(part.view_input, FOUR.id)
+    assert tried is not None
+    by_config = dict(zip(part.view_input.configs, tried.tolist(), strict=True))
+    assert [by_config[c] for c in CONFIGS] == [True, True, True, count == 3]
+
+
 def test_where_hardly_any_are_well_tried_all_may_be_first() -> None:
     view_input = asked_partition({ONE: ALL, TWO: ALL, THREE: ALL}).view_input
 

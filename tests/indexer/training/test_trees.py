@@ -71,6 +71,10 @@ def same(one: CostModel, other: CostModel) -> bool:
     return names == other.tensors.keys() and all(alike)
 
 
+def test_trees_do_not_know_which_errors_correlate(model: CostModel) -> None:
+    assert model.correlation is None
+
+
 # -- arrays ------------------------------------------------------------------------------------
 
 
