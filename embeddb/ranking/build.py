@@ -262,7 +262,7 @@ def _vote(
             _main_op(sources, shares, weights, partition.op),
             _machines(sources, shares, weights),
             view.own,
-            any(source.platform != here for source in sources),
+            any(name != here for name in (*partition.facts, *(s.platform for s in sources))),
         ),
         failing=view.failing[rows][:, legal],
         machine_effects=view.effects[:, legal],

@@ -16,6 +16,7 @@ from embeddb.index import answer_index
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.view import FEWEST_GROUPS
 from embeddb.ranking.alternatives import renewed
+from embeddb.ranking.build import build_query
 from embeddb.ranking.recommendation import Recommendation
 
 PAIR = tiny("pair", portable=True)
@@ -55,6 +56,12 @@ def test_an_unlike_machine_answers_by_its_own_runs() -> None:
     assert {n.pattern_id for n in answer.neighbours} <= set(alone.ids)
     for home in HOMES:
         assert db.query(NEW, platform=home, op=OP).machines.keys() != {HERE.id}
+
+
+def test_other_machines_are_still_known_to_have_run() -> None:
+    """A model that does not say of which machine it is must not pass for this one's."""
+    opened(db := Database.in_memory())
+    assert build_query(db.index, NEW, HERE, OP).vote.origin.elsewhere
 
 
 def test_its_answer_is_explained_by_the_same_runs() -> None:
