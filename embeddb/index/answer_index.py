@@ -171,9 +171,9 @@ class AnswerIndex:
             self.policies[platform.id] = OwnPolicies(view.policy, alone)
         return replace(view, parts=())
 
-    def asked(self, platform: Platform, pattern_id: str) -> AnswerIndex:
-        """The partition that answers a query on an instance: that of its own runs where they alone
-        answer better, unless another instance ran the very pattern."""
+    def for_query(self, platform: Platform, pattern_id: str) -> AnswerIndex:
+        """The partition that answers a query for a pattern on an instance: that of the instance's
+        own runs if these alone answer better and no other instance ran the pattern, else this."""
         rows = self._rows_by_pattern.get(pattern_id, [])
         if any(self.evidence.rows[at].platform != platform.id for at in rows):
             return self

@@ -263,7 +263,7 @@ class Lookup:
         patterns is extended by the runs of the nearest ones and of the queried pattern, another may
         leave out other machines' runs."""
         if partition.lists is None:
-            return partition.asked(platform, pattern_id)
+            return partition.for_query(platform, pattern_id)
         plugs = self.featurizers()
         if partition.counters:
             plugs = plugs.counting(partition.counters)
@@ -274,7 +274,7 @@ class Lookup:
     ) -> AnswerIndex:
         """`around` for a pattern of the database, by its stored features."""
         if partition.lists is None:
-            return partition.asked(platform, pattern_id)
+            return partition.for_query(platform, pattern_id)
         name = partition.featurizer
         version = self.featurizer_version(name)
         vector = self.store.vectors.get(name, version, [pattern_id]).get(pattern_id)

@@ -76,9 +76,7 @@ def test_the_call_says_what_the_verb_says(
     assert any("--matrices DIR" in line for line in answers["missing"])
 
 
-def test_matrices_without_groups_are_told_that_relatives_flatter(
-    inputs: Path, tmp_path: Path
-) -> None:
+def test_index_warns_where_each_matrix_is_its_own_group(inputs: Path, tmp_path: Path) -> None:
     log = (inputs / "runs.csv").read_text().splitlines()
     for name, tail in (
         ("plain", ["" for _ in log]),
@@ -91,8 +89,8 @@ def test_matrices_without_groups_are_told_that_relatives_flatter(
                 db.index, [file], platform=tiny(), matrices=inputs / "matrices", options=ASKED
             )
         (answers,) = report.answers
-        told = any("a group of its own" in line for line in answers["missing"])
-        assert told == (name == "plain")
+        warned = any("a group of its own" in line for line in answers["missing"])
+        assert warned == (name == "plain")
 
 
 def test_what_can_be_asked_is_answered(inputs: Path, tmp_path: Path) -> None:

@@ -285,7 +285,7 @@ class Bench:
         bare = Query(info, platform, self.op, space, self.default(row))
         own = self.vectors[partition.featurizer] if vectors is None else vectors
         vector = own.get(pattern_id)
-        partition = partition.asked(platform, pattern_id)
+        partition = partition.for_query(platform, pattern_id)
         query = with_evidence(bare, partition, vector)
         if vector is None:
             return query

@@ -24,9 +24,8 @@ Floats = NDArray[np.float64]
 
 #: Number of configurations chosen as a set; the others follow by their own prediction.
 MOST_CHOSEN = 5
-#: Number of the best predictions that the set is chosen from; a model's own correlations of these
-#: take 0.1 ms each, and with 80 five are as good.
-_LOOKED_AT, _CORRELATED = 192, 80
+#: Number of the best predictions that the set is chosen from.
+_LOOKED_AT = 192
 #: Errors on two configurations correlate by exp(-share of differing parameters / this), unless the
 #: cost model knows better.
 REACH = 0.4
@@ -48,7 +47,7 @@ def order_to_try(
     """
     order = np.argsort(-gain, kind="stable")
     order = order[np.isfinite(gain[order])]
-    near = order[: _LOOKED_AT if correlate is None else _CORRELATED]
+    near = order[:_LOOKED_AT]
     finite_spread = spread[near][np.isfinite(spread[near])]
     if len(near) <= 2 or not finite_spread.size or not finite_spread.max() > 0:
         return order
@@ -68,7 +67,7 @@ def order_to_try(
 def _correlated(configs: Sequence[Config], correlate: Correlate | None) -> Floats:
     """Draws float64[draws,c] from a standard normal distribution of correlated errors."""
     if correlate is not None:
-        # A model from a stranger may give anything.
+        # The tensors of a model file may be any numbers.
         with suppress(np.linalg.LinAlgError), np.errstate(all="ignore"):
             return _draws(correlate(configs))
     codes = coded(configs)
@@ -76,7 +75,8 @@ def _correlated(configs: Sequence[Config], correlate: Correlate | None) -> Float
 
 
 def _draws(correlation: Floats) -> Floats:
-    """Raises: numpy.linalg.LinAlgError for correlations that are none."""
+    """Draws float64[draws,c] for correlations float64[c,c]. Raises: numpy.linalg.LinAlgError if
+    these are not finite or not positive definite."""
     count = len(correlation)
     draws = product(_noise(count), cholesky(correlation + _JITTER * np.eye(count)))
     if not np.isfinite(draws).all():

@@ -75,8 +75,8 @@ def test_its_answer_is_explained_by_the_same_runs() -> None:
     answer, found = ask(db), AnswerIndex.nearest
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AnswerIndex, "nearest", nearest)
-        told = renewed(db.index, answer, NEW, HERE, deepen=deepening(db.index, NEW)).insight
-    assert told is not None and told.deep
+        deepened = renewed(db.index, answer, NEW, HERE, deepen=deepening(db.index, NEW)).insight
+    assert deepened is not None and deepened.deep
     assert asked and all(len(index.ids) == 40 for index in asked)
 
 

@@ -159,7 +159,7 @@ def test_any_holes_give_finite_shifts(seed: int, rows: int, columns: int) -> Non
 
 
 def test_one_row_says_less_of_a_shift_than_two() -> None:
-    """What is peculiar to a matrix looks the same in its only row."""
+    """A shift and the peculiarities of one matrix cannot be told apart by a single row."""
     gap = np.array([[0.9, -0.6, 0.0, 0.3]])
     alone, _ = shift_of(gap, np.eye(4), 0.05)
     assert np.allclose(alone, gap[0] / 2)
