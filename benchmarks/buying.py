@@ -5,9 +5,10 @@
 DB holds many runs of the platform. In each draw two fifths of the families are held out, and each
 strategy of `campaign plan` buys runs of the other matrices. The product's process learns from them
 and orders for the held-out matrices, as `query` does, the configurations that ran there (`whole`);
-`judged` is the share that the samples themselves show, groups left out, as `embeddb adopt` reports
-it. `draws` is no strategy of the product: equal shares, half of them configurations that are the
-best in a draw from the process's posterior.
+`judged` is the share of the best sample of a matrix, groups left out, and `expected` that of the
+best of all configurations that ran, as `embeddb adopt` reports it. `draws` is no strategy of the
+product: equal shares, half of them configurations that are the best in a draw from the process's
+posterior.
 
 Started again it goes on with what is missing, and stops after --seconds. Seconds are CPU seconds of
 buying, and of learning and judging.
@@ -33,10 +34,14 @@ from machine import about
 from embeddb.core.config import Config, Op
 from embeddb.cost_model.encoders.inputs import ConfigColumns
 from embeddb.cost_model.gaussian import GaussianProcess, Inputs
+from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
+from embeddb.learning.expected import Candidates, expected
 from embeddb.learning.few_samples import process_card
 from embeddb.learning.process import learn
+from embeddb.learning.process import process_of as learned_process
 from embeddb.learning.samples import Samples, samples_of
+from indexer.adopt import learned_choices
 from indexer.campaign.budget.designs import binned
 from indexer.campaign.budget.improvement import Improvement, compared, process_of
 from indexer.campaign.budget.sampler import Allocation, BudgetState, Pool, Sampler
@@ -154,8 +159,16 @@ def cell(market: Market, name: str, budget: int) -> dict[str, Any]:
         "buying_s": round(learning - started, 2),
         "learning_s": round(ready - learning, 2),
         "judged": [round(judged[f"of_optimum@{n}"], 4) for n in (1, 5)],
+        "expected": expected_shares(model, few),
         **shares(market.draw, tried(model, market.draw.whole), as_set=True),
     }
+
+
+def expected_shares(model: CostModel, few: Samples) -> list[float]:
+    """Expected shares of the optimum at 1 and at 5."""
+    process, among = learned_process(model, few.ops[0]), Candidates.of(few)
+    (figures,) = expected(process, few, among, [learned_choices(process, few, among)])
+    return [round(figures.figures()[f"of_optimum@{n}"], 4) for n in (1, 5)]
 
 
 def main() -> None:

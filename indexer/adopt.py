@@ -15,15 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from embeddb.core.config import Op
+from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, UsageError
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.workload import matrices_only
-from embeddb.cost_model.model import CostModel
+from embeddb.cost_model.gaussian import GaussianProcess
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.vote import standard_error
-from embeddb.learning.comparison import HeldOutChoices, judge, vote_scores
+from embeddb.learning.comparison import HeldOutChoices, vote_scores
+from embeddb.learning.expected import (
+    Candidates,
+    Choices,
+    CurvePoint,
+    expected,
+    learning_curve,
+)
 from embeddb.learning.few_samples import (
     LEAST_GROUPS,
     LEAST_RUNS,
@@ -31,9 +38,10 @@ from embeddb.learning.few_samples import (
     learned_model,
     own_samples,
 )
-from embeddb.learning.process import CurvePoint, learning_curve, left_out, process_of
+from embeddb.learning.process import inputs_of, process_of, without_group
 from embeddb.learning.samples import Samples
 from embeddb.platforms.platform import Platform
+from embeddb.ranking.rankers.order import MOST_CHOSEN, order_to_try
 from indexer.campaign.budget.growing_plan import BudgetRequest, extended
 from indexer.campaign.folder import Campaign
 from indexer.campaign.plan import Matrix
@@ -74,9 +82,10 @@ class AdoptRequest:
 
 @dataclass(frozen=True, slots=True)
 class AdoptedOp:
-    """Measurements and learned model of one op. `methods` has held-out figures by method,
-    `configurations` the median number that ran on a matrix. `difference` is the mean log share by
-    which all samples are ahead of half of them, with its standard error."""
+    """Measurements and learned model of one op. `methods` has held-out figures by method
+    (`embeddb.learning.expected`), `configurations` the number among which was chosen. `difference`
+    is the mean log share by which all samples are ahead of half of them, with its standard
+    error."""
 
     op: Op
     matrices: int
@@ -177,15 +186,16 @@ class Adoption:
         used = {campaign.plan.matrices[task.matrix].path for task in campaign.tasks()}
         samples = own_samples(self.db, partition, here, op)
         more = len(used) < len({matrix.path for matrix in self.pool})
-        curve = learning_curve(model, samples, matrices=more, seed=self.request.seed)
-        choices = self._choices(model, partition, samples)
+        process, among = process_of(model, op), Candidates.of(samples)
+        curve = learning_curve(process, samples, among, matrices=more, seed=self.request.seed)
+        choices = self._choices(process, partition, samples, among)
         difference = curve[-1].lost - curve[-2].lost
         group = np.unique(choices[LEARNED].group, return_inverse=True)[1]
         return AdoptedOp(
             op,
             len(used),
             done.statuses,
-            int(np.median(np.diff(samples.indptr))),
+            len(among.configs),
             {name: one.figures() for name, one in choices.items()},
             float(np.exp(choices[LEARNED].gain.mean())),
             curve,
@@ -195,13 +205,31 @@ class Adoption:
 
     @staticmethod
     def _choices(
-        model: CostModel, partition: AnswerIndex, samples: Samples
+        process: GaussianProcess, partition: AnswerIndex, samples: Samples, among: Candidates
     ) -> dict[str, HeldOutChoices]:
         """Held-out choices by method."""
-        (op,), vote = samples.ops, partition.policy
-        learned = left_out(process_of(model, op), samples, range(len(samples.rows)))
-        return {
-            LEARNED: judge(samples, learned),
-            VOTE: judge(samples, vote_scores(samples, k=vote.k, shrink=vote.shrink)),
-            FIXED: judge(samples, vote_scores(samples, k=1, shrink=math.inf)),
-        }
+        vote = partition.policy
+        near = vote_scores(samples, k=vote.k, shrink=vote.shrink)
+        fixed = vote_scores(samples, k=1, shrink=math.inf)
+        choices = [
+            learned_choices(process, samples, among),
+            {row: among.best(row, scores[among.columns]) for row, scores in near.items()},
+            {row: among.best(row, scores[among.columns]) for row, scores in fixed.items()},
+        ]
+        figures = expected(process, samples, among, choices)
+        return dict(zip((LEARNED, VOTE, FIXED), figures, strict=True))
+
+
+def learned_choices(process: GaussianProcess, samples: Samples, among: Candidates) -> Choices:
+    """The five of each row that a query would propose, with the row's group left out."""
+    choices = {}
+    for row, rest in without_group(process, samples, range(len(samples.rows))):
+
+        def correlate(some: Sequence[Config], at: int = row, of: GaussianProcess = rest) -> Any:
+            return of.correlation(inputs_of(samples, at, some))
+
+        legal = np.flatnonzero(among.legal[row])
+        configs = [among.configs[at] for at in legal.tolist()]
+        gain, spread = rest.score(inputs_of(samples, row, configs), detailed=len(configs))
+        choices[row] = legal[order_to_try(configs, gain, spread, correlate)[:MOST_CHOSEN]]
+    return choices

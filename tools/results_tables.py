@@ -301,6 +301,23 @@ def _op_and_samples(item: tuple[str, Any]) -> tuple[str, int]:
     return op, int(samples.split()[0])
 
 
+@table("adopt-expected", "buying")
+def _adopt_expected(data: Any) -> Table:
+    head = ["samples", "cells", "true share", "expected", "share of the best sample"]
+    lines = [[*head, "error at 1: expected", "best sample"]]
+    for budget in (50, 100, 250, 500, 1000, 2000):
+        names = [name for name in data if name.endswith(f", {budget} samples")]
+        cells = [cell for name in names for cell in data[name]["improvement"].values()]
+        shares = ([cell[key] for cell in cells] for key in ("whole", "expected", "judged"))
+        means = [" / ".join(f"{fmean(of):.3f}" for of in zip(*one, strict=True)) for one in shares]
+        errors = [
+            100 * fmean((cell[key][0] - cell["whole"][0]) ** 2 for cell in cells) ** 0.5
+            for key in ("expected", "judged")
+        ]
+        lines.append([str(budget), str(len(cells)), *means, *(f"{error:.1f}" for error in errors)])
+    return lines
+
+
 def _mean_and_error(shares: Sequence[Sequence[float]]) -> str:
     first, five = zip(*shares, strict=True)
     error = pstdev(first) / max(len(first) - 1, 1) ** 0.5

@@ -167,6 +167,18 @@ class GaussianProcess:
         correlation[np.diag_indices(len(whole))] = 1.0
         return correlation
 
+    def draws(self, at: Inputs, row: int, count: int, seed: int) -> Floats:
+        """Draws float64[count,c] from the posterior of the log gains of configurations on matrix
+        `row`, numbered as in `Measured`, up to a constant."""
+        scaled = self._scaled(at)
+        cross = _covariance(scaled, self._inputs, self._lengths) + _LEVEL * (self._row == row)
+        explained = self._explained(cross)
+        whole = _covariance(scaled, scaled, self._lengths) + _LEVEL - explained.T @ explained
+        whole[np.diag_indices(len(whole))] += _JITTER
+        noise = np.random.default_rng(seed).standard_normal((count, len(whole)))
+        gain = cross @ self._factored[1][:, 1] + noise @ np.linalg.cholesky(whole).T
+        return float(self.tensors["unit"][0]) * np.asarray(gain)
+
     @property
     def level(self) -> float:
         """Variance of the level of a matrix, in squared log gains."""

@@ -17,7 +17,9 @@ from embeddb.index.vote import PSEUDO_RUNS, effects, plain_metric, weigh
 from embeddb.learning.samples import Samples
 
 Floats = NDArray[np.float64]
-_FOLDS, _COUNT = 10, 5
+#: Choices that count.
+COUNT = 5
+_FOLDS = 10
 
 
 class HeldOutChoices(NamedTuple):
@@ -48,7 +50,7 @@ def judge(samples: Samples, scores: Mapping[int, Floats]) -> HeldOutChoices:
     at_1, at_5, first = list[float](), list[float](), list[float]()
     for row, score in sorted(scores.items()):
         gain = samples.gain[samples.part(row)]
-        order = np.argsort(-score, kind="stable")[:_COUNT]
+        order = np.argsort(-score, kind="stable")[:COUNT]
         first.append(gain[order[0]])
         at_1.append(gain[order[0]] - gain.max())
         at_5.append(gain[order].max() - gain.max())
@@ -67,9 +69,9 @@ def group_folds(groups: NDArray[np.str_]) -> Iterator[NDArray[np.bool_]]:
 
 
 def vote_scores(samples: Samples, *, k: int, shrink: float) -> dict[int, Floats]:
-    """Scores float64[x] of the entries of each row by the vote of the `k` nearest rows of other
-    groups, with the mean of all of them as `shrink` pseudo-neighbours (infinite: the best fixed
-    configuration)."""
+    """Scores float64[c] of all configurations for each row by the vote of the `k` nearest rows of
+    other groups, with the mean of all of them as `shrink` pseudo-neighbours (infinite: the best
+    fixed configuration)."""
     gains = np.full((len(samples.rows), len(samples.configs)), np.nan)
     of = np.repeat(np.arange(len(samples.rows)), np.diff(samples.indptr))
     gains[of, samples.column] = samples.gain
@@ -87,5 +89,5 @@ def vote_scores(samples: Samples, *, k: int, shrink: float) -> dict[int, Floats]
             near = np.argsort(distance, kind="stable")[:k]
             weight = weigh(distance[near][None, :])[0]
             total, support = weight @ centred[rest[near]], weight @ ran[rest[near]]
-            scores[row] = shrunk(total, support, prior, shrink)[samples.column[samples.part(row)]]
+            scores[row] = shrunk(total, support, prior, shrink)
     return scores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,6 @@ Floats = NDArray[np.float64]
 #: Most samples of an op for a process. The time of a query is linear in them, that of learning
 #: cubic.
 _MOST_SAMPLES = 2000
-#: Shares of the samples of a learning curve, and draws of each.
-_PARTS, _DRAWS = (0.25, 0.5, 1.0), 3
 
 
 def learn(
@@ -87,7 +85,7 @@ def measured(samples: Samples, rows: Sequence[int], seed: int) -> Measured:
         part = samples.part(row)
         chosen = fastest_and_others(samples.gain[part], each, rng)
         configs = [samples.configs[c] for c in samples.column[part][chosen]]
-        inputs.append(_inputs(samples, row, configs))
+        inputs.append(inputs_of(samples, row, configs))
         gains.append(samples.gain[part][chosen])
         of.append(np.full(len(chosen), place))
     return Measured(joined(inputs), np.concatenate(gains), np.concatenate(of))
@@ -97,22 +95,32 @@ def left_out(
     process: GaussianProcess,
     samples: Samples,
     rows: Sequence[int],
-    subset: NDArray[np.bool_] | None = None,
 ) -> dict[int, Floats]:
-    """Scores float64[x] of the entries of each row that a process was trained on, by the process
-    without the row's group, and with a `subset` bool[n] of its samples only; hyper-parameters are
-    unchanged. Empty with a single group."""
-    scores: dict[int, Floats] = {}
+    """Scores float64[x] of the entries of each row that a process was trained on, as
+    `without_group`. Empty with a single group."""
+    return {
+        row: rest.score(inputs_of(samples, row, samples.ran(row)), detailed=1)[0]
+        for row, rest in without_group(process, samples, rows)
+    }
+
+
+def without_group(
+    process: GaussianProcess,
+    samples: Samples,
+    rows: Sequence[int],
+    subset: NDArray[np.bool_] | None = None,
+) -> Iterator[tuple[int, GaussianProcess]]:
+    """Yield each row that a process was trained on with the process without the row's group, and
+    with a `subset` bool[n] of its samples only; hyper-parameters are unchanged. Nothing with a
+    single group."""
     of = process.tensors["row"]
     for out in group_folds(samples.groups[list(rows)]):
-        gone = out[of] if subset is None else out[of] | ~subset
-        rest = process.without(gone)
-        for row in (rows[int(i)] for i in np.flatnonzero(out)):
-            scores[row] = rest.score(_inputs(samples, row, samples.ran(row)), detailed=1)[0]
-    return scores
+        rest = process.without(out[of] if subset is None else out[of] | ~subset)
+        for at in np.flatnonzero(out).tolist():
+            yield rows[at], rest
 
 
-def _inputs(samples: Samples, row: int, configs: Sequence[Config]) -> Inputs:
+def inputs_of(samples: Samples, row: int, configs: Sequence[Config]) -> Inputs:
     """Inputs of a process for configurations on the matrix of a row; derived quantities are those
     of the machine that ran it."""
     problem = samples.problem(row)
@@ -122,32 +130,3 @@ def _inputs(samples: Samples, row: int, configs: Sequence[Config]) -> Inputs:
 def process_of(model: CostModel, op: Op) -> GaussianProcess:
     """The process of an op in a model from `learn`."""
     return GaussianProcess(model.below(f"process.{op}."))
-
-
-class CurvePoint(NamedTuple):
-    """Held-out share of the optimum at 1 with this number of samples; `lost` float64[r] is its log
-    by row, the mean of the draws."""
-
-    samples: int
-    share: float
-    lost: Floats
-
-
-def learning_curve(
-    model: CostModel, samples: Samples, *, matrices: bool, seed: int = 0
-) -> list[CurvePoint]:
-    """A quarter, half and all of the samples of a model of one op, judged on the same rows with
-    their groups held out: some of the matrices, or with `matrices` False some runs of each."""
-    process = process_of(model, samples.ops[0])
-    rows, of = list(range(len(samples.rows))), process.tensors["row"]
-    points = []
-    for part in _PARTS:
-        lost = []
-        for draw in range(1 if part == 1.0 else _DRAWS):
-            rng = np.random.default_rng([seed, draw])
-            drawn = rng.random(len(rows))[of] if matrices else rng.random(len(of))
-            subset = drawn <= np.quantile(drawn, part)
-            lost.append(judge(samples, left_out(process, samples, rows, subset)).at_1)
-        mean = np.mean(lost, axis=0)
-        points.append(CurvePoint(round(part * len(of)), float(np.exp(mean.mean())), mean))
-    return points

@@ -186,10 +186,10 @@ _WIDTH = 32
 def adopt_verb(db: str, as_json: bool, **options: Any) -> None:
     """Measure a new platform, learn from it, and report what to expect of answers for it.
 
-    Measures --samples of each operation through the platform's runner: 10 configurations on each of
-    as many matrices as that allows, the default first. They are stored in DB (created if missing),
-    and `embeddb query` ranks by the model that is learned from them. The figures are shares of the
-    best configuration that ran on a matrix whose group was held out.
+    Measures --samples of each operation through the platform's runner: five configurations on each
+    of ten matrices, then the samples that raise the answers most. They are stored in DB (created if
+    missing), and `embeddb query` ranks by the model that is learned from them. The figures are
+    expected shares of the best configuration that ran, for matrices whose group was held out.
 
     After Ctrl-C or a failure the same command continues; with more --samples it measures the
     difference.
@@ -238,7 +238,7 @@ def _show_adopted(adopted: AdoptedOp) -> None:
         f"{adopted.op}: {plural(document['samples'], 'sample')}{failed}, on "
         f"{plural(adopted.matrices, 'matrix', 'matrices')}"
     )
-    say(f"share of the best of {adopted.configurations} configurations (median), groups held out:")
+    say(f"expected share of the best of {adopted.configurations} that ran, groups held out:")
     head = ("method", "of optimum@1", "standard error", "@5")
     names = ("of_optimum@1", "error@1", "of_optimum@5")
     rows = [(m, *(f"{f[name]:.3f}" for name in names)) for m, f in adopted.methods.items()]

@@ -1,0 +1,129 @@
+"""Expected shares of the optimum of answers that are learned from few samples.
+
+On a matrix of few samples the best of these is mostly slower than the optimum, so a share of it is
+too high. Here the choices for a matrix are among the configurations that ran on any, and their
+share is of the best of these, on average over draws from the posterior of a Gaussian process: what
+its samples, those of the matrix included, leave open counts as chances of being the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config
+from embeddb.cost_model.gaussian import GaussianProcess
+from embeddb.learning.comparison import COUNT, HeldOutChoices
+from embeddb.learning.process import inputs_of, without_group
+from embeddb.learning.samples import Samples
+
+Floats = NDArray[np.float64]
+#: Positions int64[c<=5] of the first choices among the candidates, best first, by row.
+Choices = Mapping[int, NDArray[np.int64]]
+
+#: Most configurations among which is chosen, and draws from the posterior of each matrix.
+_MOST_CANDIDATES, _DRAWS = 512, 64
+#: Shares of the samples of a learning curve, and choices of each.
+_PARTS, _REPEATS = (0.25, 0.5, 1.0), 3
+
+
+class Candidates(NamedTuple):
+    """Configurations that ran on any matrix, at most 512: their `columns` int64[c] in the samples,
+    and `legal` bool[r,c] for the sizes of each row."""
+
+    columns: NDArray[np.int64]
+    configs: Sequence[Config]
+    legal: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, samples: Samples, seed: int = 0) -> Candidates:
+        """The candidates of samples of one op."""
+        (op,), ran = samples.ops, np.unique(samples.column).astype(np.int64)
+        if len(ran) > _MOST_CANDIDATES:
+            ran = np.sort(np.random.default_rng(seed).choice(ran, _MOST_CANDIDATES, replace=False))
+        configs = [samples.configs[at] for at in ran]
+        by_sizes = {}
+        for sizes in {row.sizes for row in samples.rows}:
+            space = samples.platform.space(op, sizes)
+            legal = np.array([space.reason(config) is None for config in configs])
+            by_sizes[sizes] = legal if legal.any() else ~legal
+        return cls(ran, configs, np.array([by_sizes[row.sizes] for row in samples.rows]))
+
+    def best(self, row: int, scores: Floats) -> NDArray[np.int64]:
+        """Positions of the five legal ones with the highest scores float64[c]."""
+        order = np.argsort(-np.where(self.legal[row], scores, -np.inf), kind="stable")
+        return order[: min(COUNT, int(self.legal[row].sum()))]
+
+
+def expected(
+    process: GaussianProcess,
+    samples: Samples,
+    among: Candidates,
+    choices: Sequence[Choices],
+) -> list[HeldOutChoices]:
+    """Judge choices of several methods for all rows, which the process was trained on; in place of
+    measurements `HeldOutChoices` has their posterior means, with the same draws for all."""
+    lost: list[list[tuple[float, float, float]]] = [[] for _ in choices]
+    for row in range(len(samples.rows)):
+        configs, count = [*among.configs, *samples.ran(row)], len(among.configs)
+        drawn = process.draws(inputs_of(samples, row, configs), row, _DRAWS, row)
+        # The level is that of the matrix's own runs, whose gains are over its default.
+        level = samples.gain[samples.part(row)].mean() - drawn[:, count:].mean()
+        top = drawn[:, :count][:, among.legal[row]].max(axis=1)
+        for figures, chosen in zip(lost, choices, strict=True):
+            of_chosen = drawn[:, chosen[row]]
+            first = of_chosen[:, 0]
+            at_5 = (of_chosen.max(axis=1) - top).mean()
+            figures.append(((first - top).mean(), at_5, level + first.mean()))
+    by_figure = (np.array(one).T for one in lost)
+    return [HeldOutChoices(at_1, at_5, gain, samples.groups) for at_1, at_5, gain in by_figure]
+
+
+class CurvePoint(NamedTuple):
+    """Expected share of the optimum at 1 with this number of samples; `lost` float64[r] is its log
+    by row, the mean of the repeats."""
+
+    samples: int
+    share: float
+    lost: Floats
+
+
+def learning_curve(
+    process: GaussianProcess,
+    samples: Samples,
+    among: Candidates,
+    *,
+    matrices: bool,
+    seed: int = 0,
+) -> list[CurvePoint]:
+    """A quarter, half and all of the samples of one op, judged on the same rows with their groups
+    left out: some of the matrices, or with `matrices` False some runs of each."""
+    of, sizes, choices = process.tensors["row"], [], list[Choices]()
+    for part in _PARTS:
+        for repeat in range(1 if part == 1.0 else _REPEATS):
+            rng = np.random.default_rng([seed, repeat])
+            drawn = rng.random(len(samples.rows))[of] if matrices else rng.random(len(of))
+            subset = drawn <= np.quantile(drawn, part)
+            sizes.append(round(part * len(of)))
+            choices.append(_by_mean(process, samples, among, subset))
+    lost = np.array([one.at_1 for one in expected(process, samples, among, choices)])
+    points = []
+    for size in dict.fromkeys(sizes):
+        mean = lost[np.array(sizes) == size].mean(axis=0)
+        points.append(CurvePoint(size, float(np.exp(mean.mean())), mean))
+    return points
+
+
+def _by_mean(
+    process: GaussianProcess,
+    samples: Samples,
+    among: Candidates,
+    subset: NDArray[np.bool_],
+) -> Choices:
+    return {
+        row: among.best(row, rest.score(inputs_of(samples, row, among.configs), detailed=1)[0])
+        for row, rest in without_group(process, samples, range(len(samples.rows)), subset)
+    }

@@ -1,0 +1,115 @@
+"""What to expect of answers: shares of the optimum where few configurations ran on a matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from costmodel_samples import infos, samples, vectors
+
+from embeddb.core.config import Op
+from embeddb.core.timing import TimingSummary
+from embeddb.cost_model.encoders.own_parameters import Layout
+from embeddb.cost_model.gaussian import GaussianProcess
+from embeddb.index.run_matrix import MatrixRow, join
+from embeddb.learning.comparison import judge
+from embeddb.learning.expected import Candidates, expected, learning_curve
+from embeddb.learning.process import inputs_of, left_out, measured, without_group
+from embeddb.learning.samples import Samples, from_evidence
+from embeddb.platforms.platform import load_platform
+
+OP, MATRICES, CONFIGS = Op("spmm", 32), 40, 60
+
+
+def every_pair() -> Samples:
+    """Every matrix ran every configuration; what suits a matrix depends on its vector."""
+    platform, known, raw = load_platform("spade"), infos(MATRICES), vectors(MATRICES)
+    smallest = known["p000"].sizes
+    default = platform.default(OP, smallest)
+    drawn = platform.space(OP, smallest).sample(CONFIGS, rng=np.random.default_rng(0))
+    configs = list(dict.fromkeys([default, *drawn]))
+    own, noise, rows = Layout(platform.kernel(OP)).raw(configs), np.random.default_rng(1), []
+    for at, pattern_id in enumerate(known):
+        logs = own[:, :4] @ raw[pattern_id][:4] + 0.02 * noise.normal(size=len(configs))
+        curve = {
+            config: TimingSummary(float(np.exp(log)), 0.02, 0.0, 1, "ok")
+            for config, log in zip(configs, logs, strict=True)
+        }
+        rows.append((MatrixRow(pattern_id, platform.id, f"g{at}"), default, curve))
+    return from_evidence(
+        join(OP, rows), raw, known, platform, OP, featurizer=("stats", "1"), cut=False
+    )
+
+
+def learned(of: Samples) -> GaussianProcess:
+    return GaussianProcess.fit(measured(of, range(len(of.rows)), 0))
+
+
+def test_it_is_nearer_to_the_truth_than_the_share_of_the_best_sample() -> None:
+    whole = every_pair()
+    few = whole.limited(MATRICES, 6, 0)
+    process, among = learned(few), Candidates.of(few)
+    choices = {
+        row: among.best(row, rest.score(inputs_of(few, row, among.configs), detailed=1)[0])
+        for row, rest in without_group(process, few, range(len(few.rows)))
+    }
+    (found,) = expected(process, few, among, [choices])
+    shown = judge(few, left_out(process, few, range(len(few.rows))))
+    at_1, at_5 = [], []
+    for row, info in enumerate(few.rows):
+        at = next(i for i, one in enumerate(whole.rows) if one.pattern_id == info.pattern_id)
+        gain = dict(zip(whole.ran(at), whole.gain[whole.part(at)], strict=True))
+        got = [gain[among.configs[place]] for place in choices[row]]
+        at_1.append(got[0] - max(gain.values()))
+        at_5.append(max(got) - max(gain.values()))
+    for true, estimated, of_samples in ((at_1, found.at_1, shown.at_1),
+                                        (at_5, found.at_5, shown.at_5)):  # fmt: skip
+        share, own, best_sample = (np.exp(np.mean(lost)) for lost in (true, estimated, of_samples))
+        assert best_sample > share + 0.02
+        assert abs(own - share) < 0.5 * (best_sample - share)
+
+
+def test_better_choices_are_expected_to_be_better() -> None:
+    own = samples(matrices=12, configs=20)
+    process, among = learned(own), Candidates.of(own)
+    mean = {
+        row: process.score(inputs_of(own, row, among.configs), detailed=1)[0] for row in range(12)
+    }
+    best = {row: among.best(row, scores) for row, scores in mean.items()}
+    worst = {row: among.best(row, -scores) for row, scores in mean.items()}
+    good, bad = expected(process, own, among, [best, worst])
+    assert (good.at_1 <= good.at_5).all() and (good.at_5 <= 0).all()
+    assert good.at_1.mean() > bad.at_1.mean() and good.gain.mean() > bad.gain.mean()
+    assert all(len(set(chosen.tolist())) == 5 for chosen in best.values())
+
+
+def test_what_is_illegal_for_a_matrix_is_not_chosen() -> None:
+    own = samples(matrices=4, configs=20)
+    among = Candidates.of(own)
+    legal = among.legal.copy()
+    legal[1] = False
+    legal[1, [3, 8]] = True
+    few = among._replace(legal=legal)
+    assert few.best(1, np.arange(len(among.configs)) * 1.0).tolist() == [8, 3]
+
+
+def test_candidates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embeddb.learning.expected._MOST_CANDIDATES", 7)
+    own = samples(matrices=4, configs=20)
+    among = Candidates.of(own)
+    assert len(among.configs) == 7 == len(among.columns) and among.legal.shape == (4, 7)
+    assert [own.configs[at] for at in among.columns] == list(among.configs)
+
+
+def test_the_curve_ends_with_all_samples() -> None:
+    own = samples(matrices=12, configs=20)
+    process, among = learned(own), Candidates.of(own)
+    for matrices in (True, False):
+        curve = learning_curve(process, own, among, matrices=matrices)
+        assert [p.samples for p in curve] == [len(own.gain) * q // 4 for q in (1, 2, 4)]
+        assert all(p.lost.shape == (12,) and (p.lost <= 0).all() for p in curve)
+        choices = {
+            row: among.best(row, rest.score(inputs_of(own, row, among.configs), detailed=1)[0])
+            for row, rest in without_group(process, own, range(12))
+        }
+        (whole,) = expected(process, own, among, [choices])
+        assert np.allclose(curve[-1].lost, whole.at_1)
