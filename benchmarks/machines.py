@@ -242,7 +242,7 @@ def _predicted(
 
 
 def _judged(runs: Runs, at: int, query: Query) -> tuple[float, float]:
-    found = answer(query, 5, rng=np.random.default_rng(0))
+    found = answer(query, 5)
     truth = runs.bench.truth(int(runs.row[at]))
     outcome = judge(truth, [Config(candidate.config) for candidate in found.candidates])
     return outcome.of_optimum_1, outcome.of_optimum_5

@@ -5,6 +5,7 @@
     python benchmarks/query_latency.py DATABASE --only whole > benchmarks/results/whole_query.json
     python benchmarks/query_latency.py starter --only first > FILE
     python benchmarks/query_latency.py DATABASE --only model > FILE
+    python benchmarks/query_latency.py DATABASE --only learned > FILE
 
 DATABASE holds CPU SpMM runs and runs of nests (the starter database). The pattern is a scale-free
 graph made here, read from a compressed .npz each time. Reading and answering are interleaved. The
@@ -14,7 +15,8 @@ whole call, `depth_D` that of nests of so many loops, `embed` and `network` one 
 network on the pattern of a million, `score` its ranking of 500 configurations. `first` asks the
 shipped starter as commands of a new user: the first question of all, then the first one about each
 operation, at a width that was never measured, and one that was asked before. `model` asks an open
-database about random matrices, with the models of every CPU and without, in turn.
+database about random matrices, with the models of every CPU and without, in turn; `learned` one of
+few samples, whose models queries learn themselves.
 """
 
 from __future__ import annotations
@@ -165,11 +167,33 @@ def first_questions(file: Path) -> dict[str, list[float]]:
     return seen
 
 
-def with_and_without_model(database: Path) -> dict[str, list[float]]:
-    """Seconds of answers in three rounds, the first of each database and operation left out."""
+def random_matrices() -> list[Any]:
     rng = np.random.default_rng(0)
     sizes = np.geomspace(1_000, 100_000, 20).astype(int).tolist()
-    matrices = [sp.random_array((n, n), density=8 / n, rng=rng, format="csr") for n in sizes]
+    return [sp.random_array((n, n), density=8 / n, rng=rng, format="csr") for n in sizes]
+
+
+def with_learned_models(database: Path) -> dict[str, list[float]]:
+    """Seconds of answers about each partition; the first, which learns, is left out."""
+    first, *matrices = random_matrices()
+    seen: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(database, Path(folder) / "db")
+        with Database.open(Path(folder) / "db") as db:
+            for one in db.store.partitions():
+                where = {"platform": one.platform, "op": str(one.op)}
+                link = db.query(first, **where).link
+                for matrix in matrices:
+                    started = time.perf_counter()
+                    db.query(matrix, **where)
+                    took = time.perf_counter() - started
+                    seen.setdefault(f"{one.op} on {one.platform} by {link}", []).append(took)
+    return seen
+
+
+def with_and_without_model(database: Path) -> dict[str, list[float]]:
+    """Seconds of answers in three rounds, the first of each database and operation left out."""
+    matrices = random_matrices()
     seen: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in ("vote and model", "vote"):
@@ -225,8 +249,9 @@ def main(database: Path, only: str) -> None:
                 json.dumps({"about": about(), "first": spreads(first_questions(small))}, indent=1)
             )
             return
-        if only == "model":
-            seen = spreads(with_and_without_model(database))
+        if only in ("model", "learned"):
+            measure = with_and_without_model if only == "model" else with_learned_models
+            seen = spreads(measure(database))
             print(json.dumps({"about": about(), "open": seen}, indent=1))
             return
         copy = Path(folder) / "db"
@@ -255,7 +280,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("database", type=Path)
     parser.add_argument(
-        "--only", choices=["matrices", "nests", "whole", "first", "model"], default=""
+        "--only",
+        choices=["matrices", "nests", "whole", "first", "model", "learned"],
+        default="",
     )
     told = parser.parse_args()
     main(told.database, told.only)

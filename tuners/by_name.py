@@ -122,12 +122,12 @@ class CheckedTuner:
         )
 
 
-def answer_by(name: str, query: Query, count: int, *, rng: np.random.Generator) -> RankedCandidates:
+def answer_by(name: str, query: Query, count: int) -> RankedCandidates:
     """At most `count` candidates in the order of the named tuner.
 
     Raises: as `CheckedTuner`; NothingFound if it proposes nothing.
     """
-    candidates = CheckedTuner(name, query, rng=rng).ask(count)
+    candidates = CheckedTuner(name, query, rng=np.random.default_rng(0)).ask(count)
     if not candidates:
         one = one_of(query.op.kind)
         raise NothingFound(f"the tuner {name} proposes nothing for this {one}")
@@ -135,7 +135,7 @@ def answer_by(name: str, query: Query, count: int, *, rng: np.random.Generator) 
         f"the tuner {name} ranked, and how good its answers are was not judged here: "
         f"`embeddb eval DB --tuner {name}` does"
     )
-    return RankedCandidates(Rankers(query, rng=rng), "tuner", name, candidates, unjudged=unjudged)
+    return RankedCandidates(Rankers(query), "tuner", name, candidates, unjudged=unjudged)
 
 
 def answerer(name: str) -> Answerer:

@@ -60,7 +60,7 @@ def tuner_of(
 
 TransferTuner = tuner_of(lambda query, rng: NeighbourVote(query))
 RankTuner = tuner_of(lambda query, rng: CostModelRanker(query))
-SearchTuner = tuner_of(lambda query, rng: SearchRanker(query, rng=rng))
+SearchTuner = tuner_of(lambda query, rng: SearchRanker(query))
 TransferRankTuner = tuner_of(lambda query, rng: JointRanker(query))
 StaticBestTuner = tuner_of(lambda query, rng: StaticBest(query))
 

@@ -20,7 +20,7 @@ from embeddb.ranking.build import build_query
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Ranker
 from embeddb.ranking.rankers.choose import FEWEST_NEIGHBOURS, Rankers
-from embeddb.ranking.rankers.search import Predicted, predicted_whole, search
+from embeddb.ranking.rankers.search import POOL, Predicted, predicted_whole, search
 from indexer.measure import Machine
 from indexer.runners.base import RunOptions
 from tuners.search import (
@@ -70,7 +70,7 @@ def ranking(
     """
     if by == "analytical":
         return _analytical(query, pattern, seed)
-    rankers = Rankers(query, rng=np.random.default_rng(seed))
+    rankers = Rankers(query)
     near = len(query.vote.neighbours) >= FEWEST_NEIGHBOURS and bool(query.vote.configs)
     if by == "neighbours" and not near:
         what = f"fewer than {FEWEST_NEIGHBOURS} matrices near this one ran {query.op}"
@@ -103,7 +103,7 @@ def _searched(query: Query, model_s: float, seed: int, report: Report) -> Rankin
         report(spent)
         before = seen.count
         seen.budget = before + _LEG
-        search(seen, rng=rng)
+        search(seen, query.space.sample(POOL, rng=rng))
         if seen.count == before:
             break
     return Ranking("model", seen.best(), query.prediction.version, time.monotonic() - begun)

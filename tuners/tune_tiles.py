@@ -116,7 +116,7 @@ class TileTuning:
             first = _ranked(legal, self.model.predict(kernel, legal))
         else:
             query, count = build_query(self.db, kernel, self.here, _OP), request.count + 1
-            answered = answer(query, count, rng=rng)
+            answered = answer(query, count)
             by, first = "neighbours", [*before, *(Config(c.config) for c in answered.candidates)]
             if answered.source == "default":
                 by, first = "sizes", designed_tiles(space, default, count, rng=rng)

@@ -110,7 +110,7 @@ def proposals(
     yield "plain neighbours", [plain.configs[i] for i in order if plain.configs[i] in able]
     if trees is not None:
         yield "extra trees", [c for c in trees.ranked(vector) if c in able]
-    ranked = answer(query, len(times), rng=rng).candidates
+    ranked = answer(query, len(times)).candidates
     yield "answers", [c for one in ranked if (c := Config(one.config)) in able]
     yield "oracle", sorted(able, key=lambda c: times[c])
 

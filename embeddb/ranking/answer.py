@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NestError, RunnerUnavailable
@@ -42,7 +41,7 @@ _INEXACT_FIRST = (
     "such configurations out"
 )
 #: Ranks a query's candidates, like `embeddb.ranking.fallback.answer`.
-Answerer = Callable[..., RankedCandidates]
+Answerer = Callable[[Query, int], RankedCandidates]
 
 
 def local_platform(platform: Platform) -> Platform:
@@ -59,14 +58,13 @@ def local_platform(platform: Platform) -> Platform:
 @dataclass(frozen=True, slots=True)
 class Request:
     """A request for the best `count` configurations for an operation on a workload, used `calls`
-    times. `answer_by` ranks, with random numbers from `seed`."""
+    times. `answer_by` ranks."""
 
     pattern: Workload | WorkloadInfo
     platform: Platform
     op: Op
     count: int = 5
     calls: float = math.inf
-    seed: int = 0
     answer_by: Answerer = answer
 
 
@@ -80,15 +78,14 @@ def recommend(lookup: Lookup, request: Request, *, deepen: Deepen | None = None)
     pattern, op = request.pattern, request.op
     query = build_query(lookup, pattern, request.platform, op, calls=request.calls, stages_s=stages)
     started = time.perf_counter()
-    rng = np.random.default_rng(request.seed)
-    ranked = request.answer_by(query, request.count, rng=rng)
+    ranked = request.answer_by(query, request.count)
     stages["transfer"] = time.perf_counter() - started
     ranked = with_gain_terms(ranked)
     about = insight(ranked, nearest=nearest_run(lookup, query))
     if deepen is not None:
         about = deepen(about, ranked)
     stages["insight"] = time.perf_counter() - started - stages["transfer"]
-    recommendation = _recommendation(lookup, query, ranked, seed=request.seed)
+    recommendation = _recommendation(lookup, query, ranked)
     info = _pictured(lookup, query.pattern, pattern)
     whole = {} if isinstance(pattern, WorkloadInfo) else op.workload.answer(pattern)
     if shown := coordinates(lookup, query, pattern):
@@ -106,8 +103,7 @@ def recommend(lookup: Lookup, request: Request, *, deepen: Deepen | None = None)
 
 def first_answers(query: Query, count: int) -> list[Config]:
     """The configurations that `recommend` would propose, best first."""
-    ranked = answer(query, count, rng=np.random.default_rng(0))
-    return [Config(candidate.config) for candidate in ranked.candidates]
+    return [Config(candidate.config) for candidate in answer(query, count).candidates]
 
 
 def _pictured(
@@ -121,9 +117,7 @@ def _pictured(
     return msgspec.structs.replace(info, thumbnail=picture, features={}, about={})
 
 
-def _recommendation(
-    lookup: Lookup, query: Query, ranked: RankedCandidates, *, seed: int
-) -> Recommendation:
+def _recommendation(lookup: Lookup, query: Query, ranked: RankedCandidates) -> Recommendation:
     created = time.time()
     confidence, warnings = _trust(query, ranked)
     warnings += [*lookup.repairs(), *_cautions(query, ranked.first)]
@@ -151,7 +145,7 @@ def _recommendation(
         featurizer=query.vote.featurizer,
         featurizer_version=lookup.featurizer_version(query.vote.featurizer),
         generation=generation,
-        seed=seed,
+        seed=0,
         calls=query.calls if math.isfinite(query.calls) else None,
         simulated=query.platform.simulated,
         noise=query.vote.noise,

@@ -11,8 +11,6 @@ import math
 from dataclasses import dataclass
 from itertools import islice
 
-import numpy as np
-
 from embeddb.core.config import Config
 from embeddb.core.timing import TimingSummary
 from embeddb.ranking.query import Query
@@ -46,11 +44,11 @@ class RankedCandidates:
         return Config(self.candidates[0].config) if self.candidates else query.default
 
 
-def answer(query: Query, count: int, *, rng: np.random.Generator) -> RankedCandidates:
+def answer(query: Query, count: int) -> RankedCandidates:
     """At most `count` candidates: measured here, else at another width, else by neighbours or cost
     model, else the platform's static best, else its default. Never anything illegal in the query's
     space."""
-    rankers = Rankers(query, rng=rng)
+    rankers = Rankers(query)
     ranker = rankers.chosen
     enough = count + len(query.own.timings) + len(query.own.other_width)
     rest = likely_last(query, _not_failed(query, list(islice(ranker.candidates(), enough))))

@@ -193,7 +193,7 @@ def test_its_proposals_are_the_answer(lawful: Database) -> None:
 @pytest.mark.usefixtures("folder")
 def test_a_tuner_that_proposes_nothing_is_told(lawful: Database) -> None:
     with pytest.raises(NothingFound, match="silent proposes nothing"):
-        answer_by("silent", _query(lawful), 5, rng=_rng())
+        answer_by("silent", _query(lawful), 5)
 
 
 def _labelled() -> Platform:

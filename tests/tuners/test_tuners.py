@@ -259,7 +259,7 @@ def _voted(**changes: Any) -> Query:
 
 def test_measured_here_comes_first() -> None:
     query = _voted(timings={DEFAULT: ok(3.0), CONFIGS[3]: ok(1.0), CONFIGS[2]: ok(2.0)})
-    found = answer(query, 5, rng=rng())
+    found = answer(query, 5)
     assert (found.source, found.strategy) == ("measured", "lookup")
     assert [c.config["variant"] for c in found.candidates] == ["d", "c", "a", "b"]
     assert found.candidates[0].expected_gain == pytest.approx(3.0)
@@ -268,19 +268,19 @@ def test_measured_here_comes_first() -> None:
 
 
 def test_the_default_alone_is_not_a_choice_measured() -> None:
-    assert answer(_voted(timings={DEFAULT: ok(3.0)}), 5, rng=rng()).source == "neighbours"
+    assert answer(_voted(timings={DEFAULT: ok(3.0)}), 5).source == "neighbours"
 
 
 def test_what_failed_on_this_pattern_is_not_proposed() -> None:
     for own in ({CONFIGS[1]: FAILED}, {DEFAULT: ok(3.0), CONFIGS[2]: ok(2.0), CONFIGS[1]: FAILED}):
-        found = answer(_voted(timings=own), 5, rng=rng())
+        found = answer(_voted(timings=own), 5)
         assert "b" not in [c.config["variant"] for c in found.candidates]
 
 
 def test_other_width_then_neighbours() -> None:
     width = {DEFAULT: ok(3.0), CONFIGS[2]: ok(1.0), CONFIGS[3]: FAILED}
     query = _voted(other_width=width, other_op=Op("spmm", 64))
-    found = answer(query, 3, rng=rng())
+    found = answer(query, 3)
     assert found.source == "other-width"
     assert [c.config["variant"] for c in found.candidates] == ["c", "a", "b"]
     assert found.candidates[0].seconds is None and "spmm:64" in found.candidates[0].origin
@@ -289,7 +289,7 @@ def test_other_width_then_neighbours() -> None:
 
 def test_neighbours() -> None:
     query = _voted()
-    found = answer(query, 2, rng=rng())
+    found = answer(query, 2)
     assert (found.source, found.strategy) == ("neighbours", "transfer")
     assert len(found.candidates) == 2
     assert found.candidates[0].config == {"variant": "b"}
@@ -299,7 +299,7 @@ def test_neighbours() -> None:
 def test_two_neighbours_are_too_few() -> None:
     query = _query(_evidence(np.array([[2.0, 1.0, 4.0, 4.0]] * 2)))
     assert len(query.vote.neighbours) == 2
-    found = answer(query, 5, rng=rng())
+    found = answer(query, 5)
     assert found.source == "static-best"
     assert [c.config["variant"] for c in found.candidates] == ["b"]
     assert confidence_of(Rankers(query).chosen, found.source)[0] == "low"
@@ -325,14 +325,14 @@ def test_what_nobody_ran_is_not_doubted_without_bound() -> None:
 
 def test_the_default_where_nothing_is_better_on_average() -> None:
     query = _query(_evidence(np.array([[1.0, 2.0, 4.0, 4.0]] * 2)))
-    found = answer(query, 5, rng=rng())
+    found = answer(query, 5)
     assert (found.source, [c.config for c in found.candidates]) == ("default", [dict(DEFAULT)])
 
 
 def test_the_default_where_nothing_is_known() -> None:
     info, platform = WorkloadInfo(id="f" * 32), tiny()
     bare = Query(info, platform, OP, platform.space(OP), DEFAULT)
-    found = answer(bare, 5, rng=rng())
+    found = answer(bare, 5)
     assert (found.source, [c.config for c in found.candidates]) == ("default", [dict(DEFAULT)])
     assert confidence_of(Rankers(bare).chosen, found.source)[0] == "low"
 
@@ -340,7 +340,7 @@ def test_the_default_where_nothing_is_known() -> None:
 def test_the_default_wins_a_vote_in_which_it_is_best() -> None:
     """Never worse than the default: it takes part as the configuration it is."""
     query = _query(_evidence(np.array([[1.0, 2.0, 3.0, 4.0]] * 10)))
-    found = answer(query, 5, rng=rng())
+    found = answer(query, 5)
     assert found.candidates[0].config == dict(DEFAULT)
     assert found.candidates[0].expected_gain == 1.0
 
@@ -349,9 +349,7 @@ def test_few_calls_do_not_pay_for_a_conversion() -> None:
     """d is fastest but must convert for 10 s; from eleven calls on it pays."""
     own = {DEFAULT: ok(3.0), CONFIGS[1]: ok(2.0), CONFIGS[3]: ok(1.0, conversion_s=10.0)}
     best = {
-        calls: answer(_voted(timings=own, calls=calls), 1, rng=rng())
-        .candidates[0]
-        .config["variant"]
+        calls: answer(_voted(timings=own, calls=calls), 1).candidates[0].config["variant"]
         for calls in (1.0, 9.0, 11.0, math.inf)
     }
     assert best == {1.0: "b", 9.0: "b", 11.0: "d", math.inf: "d"}
@@ -381,14 +379,14 @@ def test_few_calls_change_a_vote(shrink: float) -> None:
             partition,
             np.zeros(2, np.float32),
         )
-        best[calls] = answer(query, 1, rng=rng()).candidates[0].config["variant"]
+        best[calls] = answer(query, 1).candidates[0].config["variant"]
     assert best == {5.0: "b", 100.0: "d", math.inf: "d"}
 
 
 def test_no_default_anywhere_ranks_but_promises_no_gain() -> None:
     times = np.tile([np.nan, 1.0, 4.0, 2.0], (10, 1))
     query = _query(_evidence(times))
-    found = answer(query, 3, rng=rng())
+    found = answer(query, 3)
     assert found.candidates[0].config == {"variant": "b"}
     assert found.candidates[0].expected_gain is None
     assert any("default" in line for line in confidence_of(Rankers(query).chosen, found.source)[1])
@@ -437,7 +435,7 @@ def _chains(draw: st.DrawFn) -> Query:
 @settings(max_examples=150, deadline=None)
 @given(_chains(), st.integers(1, 12))
 def test_nothing_illegal_is_ever_proposed(query: Query, count: int) -> None:
-    found = answer(query, count, rng=rng())
+    found = answer(query, count)
     assert found.source in LINKS
     assert 1 <= len(found.candidates) <= count
     proposed = [Config(c.config) for c in found.candidates]

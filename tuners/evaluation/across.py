@@ -230,7 +230,7 @@ def _static(query: Query) -> list[Config]:
 
 
 def _answer(truth: Truth, query: Query) -> _Answer:
-    candidates = answer(query, _K, rng=np.random.default_rng(0)).candidates
+    candidates = answer(query, _K).candidates
     outcome = judge(truth, [Config(c.config) for c in candidates])
     first = candidates[0] if candidates else None
     predicted = covered = math.nan

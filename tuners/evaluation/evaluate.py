@@ -212,7 +212,7 @@ class Table:
                     query = bench.judgeable(row, question)
                     outcomes = chain(
                         self._baselines(row, query, plain, rng),
-                        self._answers(row, question, rng),
+                        self._answers(row, question),
                         learned.judged(row, question),
                         self._bounds(row),
                     )
@@ -263,16 +263,14 @@ class Table:
             outcome = judge(truth, [config for config in order if config in ran][:_K])
             yield "knn-stats", with_ordering(outcome, truth, plain.configs, -vote, noise)
 
-    def _answers(
-        self, row: int, question: Query, rng: np.random.Generator
-    ) -> Iterator[tuple[str, Outcome]]:
+    def _answers(self, row: int, question: Query) -> Iterator[tuple[str, Outcome]]:
         """The product's answer over every legal configuration, and among those that ran."""
         truth, query = self.bench.truth(row), self.bench.judgeable(row, question)
         if row in self.bench.slot_copies:
-            copied = answer(self.bench.slot_copies[row], _K, rng=rng)
+            copied = answer(self.bench.slot_copies[row], _K)
             yield "slot-copy", judge(truth, _configs(copied.candidates))
-        among = judge(truth, _configs(answer(query, _K, rng=rng).candidates))
-        proposals = judgeable_candidates(question, truth, rng)
+        among = judge(truth, _configs(answer(query, _K).candidates))
+        proposals = judgeable_candidates(question, truth)
         illegal = sum(query.space.reason(c) is not None for c in proposals)
         outcome = beside(judge(truth, proposals, illegal=illegal), among)
         vote = query.vote
@@ -286,11 +284,11 @@ class Table:
         yield "oracle", judge(truth, sorted(truth.times, key=lambda c: truth.times[c]))
 
 
-def judgeable_candidates(question: Query, truth: Truth, rng: np.random.Generator) -> list[Config]:
+def judgeable_candidates(question: Query, truth: Truth) -> list[Config]:
     """The first five candidates of an answer that ran on the matrix; others cannot be judged."""
     wanted, every = _FIRST_COUNT, max(len(question.vote.configs), _FIRST_COUNT)
     while True:
-        candidates = _configs(answer(question, wanted, rng=rng).candidates)
+        candidates = _configs(answer(question, wanted).candidates)
         ran = [config for config in candidates if config in truth.times][:_K]
         if len(ran) == _K or wanted >= every:
             return ran

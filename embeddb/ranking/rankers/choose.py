@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
-import numpy as np
-
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Ranker, StaticBest
 from embeddb.ranking.rankers.cost_model import CostModelRanker
@@ -45,9 +43,8 @@ def ranker_of(query: Query) -> type[Ranker]:
 class Rankers:
     """The rankers of one query, each created on first use."""
 
-    def __init__(self, query: Query, *, rng: np.random.Generator | None = None) -> None:
+    def __init__(self, query: Query) -> None:
         self.query = query
-        self._rng = rng or np.random.default_rng(0)
 
     @cached_property
     def vote(self) -> NeighbourVote:
@@ -72,4 +69,4 @@ class Rankers:
             return JointRanker(self.query, self.vote)
         if self.query.prediction.predict is None or predicted_whole(self.query):
             return self.model
-        return SearchRanker(self.query, rng=self._rng)
+        return SearchRanker(self.query)

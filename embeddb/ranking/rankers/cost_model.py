@@ -44,12 +44,19 @@ class CostModelRanker(Ranker):
         return over_default(self.query)
 
     def candidates(self) -> Iterator[Candidate]:
-        query, gain = self.query, self.score
         if not self.configs:
-            yield default_candidate(query)
-            return
-        # The papers' models rank by the prediction alone, as `order_to_try` does without spreads.
-        spread = query.prediction.spread * (math.nan if query.prediction.plain else 1.0)
+            yield default_candidate(self.query)
+        elif self.query.prediction.plain:  # the papers' models rank by the prediction alone
+            yield from self.ranked_by_gain()
+        else:
+            yield from self._ranked(self.query.prediction.spread)
+
+    def ranked_by_gain(self) -> Iterator[Candidate]:
+        """Candidates by their own predictions, without regard to those before them."""
+        yield from self._ranked(np.full(len(self.configs), math.nan))
+
+    def _ranked(self, spread: Floats) -> Iterator[Candidate]:
+        query, gain = self.query, self.score
         order = order_to_try(self.configs, gain, spread, query.prediction.correlate)
         unrun_first, guard = query.prediction.unrun_first, query.prediction.guard
         order = guarded(query, self.configs, order, gain, guard=guard, unrun_first=unrun_first)

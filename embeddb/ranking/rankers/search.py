@@ -24,7 +24,7 @@ from embeddb.ranking.rankers.order import order_to_try
 from embeddb.ranking.recommendation import Candidate
 
 #: Predictions of one search, and how many of them are of random configurations.
-_BUDGET, _POOL = 4096, 1024
+_BUDGET, POOL = 4096, 1024
 #: Steps are taken from so many of the best.
 _BEST = 16
 
@@ -35,25 +35,20 @@ class SearchRanker(CostModelRanker):
 
     name = "search"
 
-    def __init__(self, query: Query, *, rng: np.random.Generator) -> None:
-        super().__init__(query)
-        self._rng = rng
-
     def again(self, query: Query) -> Ranker:
         """The ranker by the existing predictions, without a search."""
         return CostModelRanker(query)
 
     def candidates(self) -> Iterator[Candidate]:
         query = self.query
-        ranked = super().candidates()
         if query.prediction.predict is None or predicted_whole(query):
-            yield from ranked
+            yield from super().candidates()
             return
-        first = next(ranked)
+        first = next(self.ranked_by_gain())
         yield first
         seen = Predicted(query, _BUDGET)
         seen.of(query.prediction.configs)
-        search(seen, rng=self._rng)
+        search(seen, query.space.drawn(POOL))
         configs = [c for c in seen.best() if c != Config(first.config)]
         gain = np.array([seen.gain[c] for c in configs])
         spread = np.array([seen.spread[c] for c in configs])
@@ -110,11 +105,11 @@ class Predicted:
         return sorted(self.gain, key=lambda c: -self.gain[c])
 
 
-def search(seen: Predicted, *, rng: np.random.Generator) -> None:
-    """Predict configurations drawn at random, then those that differ in one value from the best
+def search(seen: Predicted, drawn: Sequence[Config]) -> None:
+    """Predict configurations `drawn` at random, then those that differ in one value from the best
     ones, until a round finds no better one or the budget is spent."""
     space = seen.query.space
-    seen.of(space.sample(_POOL, rng=rng))
+    seen.of(drawn)
     stepped: set[Config] = set()
     while seen.count < seen.budget:
         best = [config for config in seen.best()[:_BEST] if config not in stepped]
@@ -136,5 +131,5 @@ def one_value_apart(space: ConfigSpace, config: Config) -> Iterator[Config]:
             swaps = range(len(value) - 1)
             others = [(*value[:i], value[i + 1], value[i], *value[i + 2 :]) for i in swaps]
         if value is not None:
-            changed = (Config({**config, param.name: other}) for other in others)
-            yield from (one for one in changed if space.reason(one) is None)
+            changed = ({**config, param.name: other} for other in others)
+            yield from (Config(one) for one in changed if space.reason(one) is None)

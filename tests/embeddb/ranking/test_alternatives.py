@@ -95,7 +95,7 @@ def test_the_nearest_says_what_it_ran_whatever_the_others_say_of_it(db: Database
     pooled = np.where(np.isfinite(query.vote.gains), -1.0, np.nan)
     pooled[:, query.vote.configs.index(A)] = 0.0
     query = changed(query, gains=pooled)
-    found = answer(query, 5, rng=np.random.default_rng(0))
+    found = answer(query, 5)
     simpler = {s.method: s for s in insight(found, nearest=nearest_run(db.index, query)).simpler}
     assert simpler["nearest"].config == {"variant": VARIANTS[winner(nearest)]}
     there = by_law(nearest, 0) / by_law(nearest, winner(nearest))
@@ -332,7 +332,7 @@ def test_at_another_width_what_ran_there_counts_and_is_still_to_be_measured(db: 
     query = changed(
         build_query(db.index, NEW, tiny(), OP), other_width=own, other_op=Op("spmm", 64)
     )
-    found = answer(query, 5, rng=np.random.default_rng(0))
+    found = answer(query, 5)
     assert found.source == "other-width" and found.candidates[0].config == dict(C)
     held = posterior_of(Rankers(query).chosen, "other-width", C)
     there = {config: own[A].seconds / curve.seconds for config, curve in own.items()}
@@ -354,7 +354,7 @@ def test_with_a_cost_model_next_is_by_its_own_spread() -> None:
         spread=np.array([0.0, 0.0, 0.3, 0.4]),
         judged={"rank": 0.95},
     )
-    found = answer(query, 5, rng=np.random.default_rng(0))
+    found = answer(query, 5)
     assert (found.source, found.candidates[0].config) == ("model", dict(C))
     about = insight(found)
     assert {s.method: s.expected_gain for s in about.simpler} == {
@@ -386,7 +386,7 @@ def test_a_close_variant_of_the_answer_is_worth_less_than_another_choice() -> No
         spread=np.array([0.3, 0.3, 0.3]),
         judged={"rank": 0.95},
     )
-    about = insight(answer(query, 5, rng=np.random.default_rng(0)))
+    about = insight(answer(query, 5))
     assert [n.config for n in about.next] == [dict(configs[2]), dict(configs[1])]
     assert about.next[1].worth < 0.75 * about.next[0].worth
 

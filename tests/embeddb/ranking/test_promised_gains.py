@@ -40,7 +40,7 @@ RANKERS: tuple[Callable[[Query], Ranker], ...] = (
     CostModelRanker,
     JointRanker,
     StaticBest,
-    lambda query: SearchRanker(query, rng=np.random.default_rng(0)),
+    lambda query: SearchRanker(query),
 )
 
 

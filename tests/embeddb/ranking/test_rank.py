@@ -258,7 +258,6 @@ def test_the_first_answer_is_never_predicted_slower_than_the_default(
     found = answer(
         replace(query, prediction=replace(query.prediction, judged={**JUDGED, best: 1.0})),
         5,
-        rng=rng(),
     )
     assert found.strategy == best.replace("transfer+rank", "transfer-rank")
     first = found.candidates[0]
@@ -283,7 +282,7 @@ def test_the_first_answer_is_never_predicted_slower_than_the_default(
 def test_the_best_by_the_cards_evidence_answers(figures: dict[str, float], method: str) -> None:
     query = _known({"c": 1.0}, judged=figures)
     assert ranker_of(query).card_name() == method
-    found = answer(query, 3, rng=rng())
+    found = answer(query, 3)
     assert found.source == ("model" if method == "rank" else "neighbours")
     assert found.model == ("" if method == "transfer" else "m")
 
@@ -295,14 +294,14 @@ def test_a_price_for_preparation_is_not_the_models_to_judge() -> None:
 def test_the_model_answers_where_there_are_too_few_neighbours() -> None:
     query = _known({"c": 1.0})
     few = replace(query, vote=replace(query.vote, neighbours=query.vote.neighbours[:2]))
-    assert (answer(few, 3, rng=rng()).source, ranker_of(few)) == ("model", CostModelRanker)
+    assert (answer(few, 3).source, ranker_of(few)) == ("model", CostModelRanker)
     nothing = changed(predict_by(_bare(), Law({"c": 1.0}), np.zeros(1)), judged=JUDGED, version="m")
-    found = answer(nothing, 3, rng=rng())
+    found = answer(nothing, 3)
     assert (found.source, found.candidates[0].config["variant"]) == ("model", "c")
     level, doubts = confidence_of(Rankers(nothing).chosen, "model")
     assert level == "medium" and "cost model alone" in " ".join(doubts)
     unproven = replace(nothing, prediction=replace(nothing.prediction, judged={}))
-    assert answer(unproven, 3, rng=rng()).source == "default"
+    assert answer(unproven, 3).source == "default"
 
 
 def test_how_sure_depends_on_how_good_the_model_was() -> None:
@@ -317,13 +316,13 @@ def test_what_was_measured_comes_first_and_the_model_fills_up() -> None:
     own = {
         c: TimingSummary(s, 0.0, 0.0, 1, "ok") for c, s in zip(CONFIGS[:2], (2.0, 1.0), strict=True)
     }
-    found = answer(replace(query, own=replace(query.own, timings=own)), 3, rng=rng())
+    found = answer(replace(query, own=replace(query.own, timings=own)), 3)
     assert (found.source, _variants(found.candidates), found.model) == (
         "measured",
         "bac",
         "m",
     )
-    assert answer(replace(query, own=replace(query.own, timings=own)), 2, rng=rng()).model == ""
+    assert answer(replace(query, own=replace(query.own, timings=own)), 2).model == ""
 
 
 # -- what is predicted -------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from embeddb.platforms.platform import load_platform
 from embeddb.ranking.fallback import answer
 from embeddb.ranking.prediction import predict_by
 from embeddb.ranking.query import Query
-from embeddb.ranking.rankers.search import Predicted, one_value_apart, search
+from embeddb.ranking.rankers.search import POOL, Predicted, one_value_apart, search
 from tuners.ranking import RankTuner, SearchTuner
 
 INFO = WorkloadInfo(id="0" * 32, m=20_000, n=20_000, nnz=200_000)
@@ -56,16 +56,13 @@ def _everything(query: Query) -> tuple[Any, int]:
 
 
 @pytest.mark.parametrize("name", ["cpu", "gpu-sparsetir"])
-def test_it_comes_close_with_a_part_of_the_predictions(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_comes_close_with_a_part_of_the_predictions(name: str) -> None:
     lost, luck = [], []
     for seed in range(5):
         query = _query(name, seed=seed)
         gain, size = _everything(query)
-        monkeypatch.setattr("embeddb.ranking.rankers.search._POOL", size // 8)
         seen = Predicted(query, size)
-        search(seen, rng=np.random.default_rng(seed))
+        search(seen, query.space.sample(size // 8, rng=np.random.default_rng(seed)))
         assert seen.count <= 0.65 * size
         lost.append(gain.max() - max(seen.gain.values()))
         luck.append(gain.max() - np.sort(gain)[::-1][1:].mean())
@@ -79,7 +76,7 @@ def test_in_a_space_of_millions_it_beats_as_many_draws(op: Op) -> None:
     drawn = Predicted(query, 1500)
     drawn.of(query.space.sample(1500, rng=np.random.default_rng(0)))
     seen = Predicted(query, 1500)
-    search(seen, rng=np.random.default_rng(0))
+    search(seen, query.space.drawn(POOL))
     assert max(seen.gain.values()) > max(drawn.gain.values())
     assert all(query.space.reason(config) is None for config in seen.gain)
 
@@ -118,7 +115,7 @@ def test_a_budget_is_kept_and_repeats_are_free() -> None:
     first = seen.of(configs[:2])
     assert seen.of(configs[:2]).tolist() == first.tolist() and seen.count == 2
     assert np.isneginf(seen.of(configs[2:6])).tolist() == [False, True, True, True]
-    search(seen, rng=np.random.default_rng(0))
+    search(seen, query.space.drawn(POOL))
     assert seen.count == 3
 
 
@@ -147,6 +144,6 @@ def test_a_query_searches_where_the_model_ranks_a_space_too_large(
     monkeypatch.setattr("embeddb.ranking.rankers.search._BUDGET", 300)
     for name, tuner in (("waco-cpu", "search"), ("gpu-sparsetir", "rank")):
         query = changed(_query(name), judged={"rank": 0.9})
-        found = answer(query, 5, rng=np.random.default_rng(0))
+        found = answer(query, 5)
         assert (found.source, found.strategy) == ("model", tuner)
         assert Config(found.candidates[0].config) in query.prediction.configs

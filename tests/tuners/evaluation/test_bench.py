@@ -151,16 +151,16 @@ def test_a_matrix_is_asked_over_everything_legal() -> None:
     for pattern in part:
         db.index.record(runs_of(pattern, tiny(), variants=(0, 1)), pattern, tiny())
     embed(db.index)
-    bench, skipped, rng = Bench(db.index, OP, "tiny"), 0, np.random.default_rng(0)
+    bench, skipped = Bench(db.index, OP, "tiny"), 0
     for train, test in bench.folds(3, 0):
         among_ran = dict(bench.queries_of(train, test))
         for row, question in bench.questions_of(train, test):
             truth = bench.truth(row)
             assert set(question.vote.configs) == set(CONFIGS)
             assert set(among_ran[row].vote.configs) == set(truth.times)
-            candidates = answer(question, len(CONFIGS), rng=rng).candidates
+            candidates = answer(question, len(CONFIGS)).candidates
             ranked = [Config(candidate.config) for candidate in candidates]
-            assert harness.judgeable_candidates(question, truth, rng) == [
+            assert harness.judgeable_candidates(question, truth) == [
                 c for c in ranked if c in truth.times
             ]
             skipped += ranked[0] not in truth.times
