@@ -38,7 +38,8 @@ from embeddb.learning.few_samples import (
     learned_model,
     own_samples,
 )
-from embeddb.learning.process import inputs_of, process_of, without_group
+from embeddb.learning.left_out import inputs_of, without_group
+from embeddb.learning.process import process_of
 from embeddb.learning.samples import Samples
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.rankers.order import MOST_CHOSEN, order_to_try

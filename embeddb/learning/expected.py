@@ -8,7 +8,7 @@ its samples, those of the matrix included, leave open counts as chances of being
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config
 from embeddb.cost_model.gaussian import GaussianProcess
 from embeddb.learning.comparison import COUNT, HeldOutChoices
-from embeddb.learning.process import inputs_of, without_group
+from embeddb.learning.left_out import inputs_of, without_group
 from embeddb.learning.samples import Samples
 
 Floats = NDArray[np.float64]
@@ -64,10 +64,12 @@ def expected(
     among: Candidates,
     choices: Sequence[Choices],
 ) -> list[HeldOutChoices]:
-    """Judge choices of several methods for all rows, which the process was trained on; in place of
-    measurements `HeldOutChoices` has their posterior means, with the same draws for all."""
+    """Judge choices of several methods for the same rows, which the process was trained on; in
+    place of measurements `HeldOutChoices` has their posterior means, with the same draws for all.
+    """
     lost: list[list[tuple[float, float, float]]] = [[] for _ in choices]
-    for row in range(len(samples.rows)):
+    rows = sorted(choices[0])
+    for row in rows:
         configs, count = [*among.configs, *samples.ran(row)], len(among.configs)
         drawn = process.draws(inputs_of(samples, row, configs), row, _DRAWS, row)
         # The level is that of the matrix's own runs, whose gains are over its default.
@@ -79,7 +81,26 @@ def expected(
             at_5 = (of_chosen.max(axis=1) - top).mean()
             figures.append(((first - top).mean(), at_5, level + first.mean()))
     by_figure = (np.array(one).T for one in lost)
-    return [HeldOutChoices(at_1, at_5, gain, samples.groups) for at_1, at_5, gain in by_figure]
+    return [
+        HeldOutChoices(at_1, at_5, gain, samples.groups[rows]) for at_1, at_5, gain in by_figure
+    ]
+
+
+def by_mean(
+    process: GaussianProcess,
+    samples: Samples,
+    among: Candidates,
+    rows: Iterable[int],
+    subset: NDArray[np.bool_] | None = None,
+) -> Choices:
+    """The five of some rows with the best posterior means, their groups left out and with a
+    `subset` bool[n] of the process's samples only."""
+    some = set(rows)
+    return {
+        row: among.best(row, rest.score(inputs_of(samples, row, among.configs), detailed=1)[0])
+        for row, rest in without_group(process, samples, range(len(samples.rows)), subset)
+        if row in some
+    }
 
 
 class CurvePoint(NamedTuple):
@@ -108,22 +129,10 @@ def learning_curve(
             drawn = rng.random(len(samples.rows))[of] if matrices else rng.random(len(of))
             subset = drawn <= np.quantile(drawn, part)
             sizes.append(round(part * len(of)))
-            choices.append(_by_mean(process, samples, among, subset))
+            choices.append(by_mean(process, samples, among, range(len(samples.rows)), subset))
     lost = np.array([one.at_1 for one in expected(process, samples, among, choices)])
     points = []
     for size in dict.fromkeys(sizes):
         mean = lost[np.array(sizes) == size].mean(axis=0)
         points.append(CurvePoint(size, float(np.exp(mean.mean())), mean))
     return points
-
-
-def _by_mean(
-    process: GaussianProcess,
-    samples: Samples,
-    among: Candidates,
-    subset: NDArray[np.bool_],
-) -> Choices:
-    return {
-        row: among.best(row, rest.score(inputs_of(samples, row, among.configs), detailed=1)[0])
-        for row, rest in without_group(process, samples, range(len(samples.rows)), subset)
-    }

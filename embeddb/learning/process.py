@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.config import Config, Op
+from embeddb.core.config import Op
 from embeddb.core.reports import Progress
-from embeddb.cost_model.encoders.inputs import ConfigColumns
-from embeddb.cost_model.gaussian import GaussianProcess, Inputs, Measured, joined
+from embeddb.cost_model.gaussian import GaussianProcess
 from embeddb.cost_model.model import CostModel
 from embeddb.learning.calibration import calibrated
 from embeddb.learning.comparison import group_folds, judge
-from embeddb.learning.samples import Samples, fastest_and_others
+from embeddb.learning.expected import Candidates, by_mean, expected
+from embeddb.learning.left_out import left_out, measured
+from embeddb.learning.samples import Samples
 
 Floats = NDArray[np.float64]
 
-#: Most samples of an op for a process. The time of a query is linear in them, that of learning
-#: cubic.
-_MOST_SAMPLES = 2000
+#: Most rows of which the expected share is computed, a tenth of a second each.
+_MOST_EXPECTED = 64
 
 
 def learn(
@@ -50,6 +50,8 @@ def learn(
         tensors |= {f"process.{op}.{name}": a for name, a in process.tensors.items()}
         of_op = left_out(process, samples, rows)
         judged[str(op)], hidden[str(op)] = _figures(samples, rows, of_op)
+        if of_op:
+            judged[str(op)]["expected"] = _expected(process, samples.take(rows), seed)
         scores |= of_op
     return calibrated({**card, "held_out": judged, "hidden": hidden}, tensors, samples, [scores])
 
@@ -66,6 +68,14 @@ def _figures(
     return {"rank": judge(samples, scores).figures()}, {"unrun_first": unseen > 0.5}
 
 
+def _expected(process: GaussianProcess, samples: Samples, seed: int) -> dict[str, float]:
+    """Expected share of the optimum for some of the rows of a process."""
+    among = Candidates.of(samples)
+    rows = np.random.default_rng(seed).permutation(len(samples.rows))[:_MOST_EXPECTED]
+    (figures,) = expected(process, samples, among, [by_mean(process, samples, among, rows)])
+    return figures.figures()
+
+
 def _unseen(samples: Samples, rows: Sequence[int], scores: Mapping[int, Floats]) -> Iterator[bool]:
     """Yield for each row True if no row of the other folds ran its first choice."""
     for out in group_folds(samples.groups[list(rows)]):
@@ -74,57 +84,6 @@ def _unseen(samples: Samples, rows: Sequence[int], scores: Mapping[int, Floats])
         for row in (rows[int(i)] for i in np.flatnonzero(out)):
             first = samples.column[samples.part(row)][int(scores[row].argmax())]
             yield first not in seen
-
-
-def measured(samples: Samples, rows: Sequence[int], seed: int) -> Measured:
-    """About `_MOST_SAMPLES` samples of some rows."""
-    rng = np.random.default_rng(seed)
-    each = max(2, _MOST_SAMPLES // len(rows))
-    inputs, gains, of = [], [], []
-    for place, row in enumerate(rows):
-        part = samples.part(row)
-        chosen = fastest_and_others(samples.gain[part], each, rng)
-        configs = [samples.configs[c] for c in samples.column[part][chosen]]
-        inputs.append(inputs_of(samples, row, configs))
-        gains.append(samples.gain[part][chosen])
-        of.append(np.full(len(chosen), place))
-    return Measured(joined(inputs), np.concatenate(gains), np.concatenate(of))
-
-
-def left_out(
-    process: GaussianProcess,
-    samples: Samples,
-    rows: Sequence[int],
-) -> dict[int, Floats]:
-    """Scores float64[x] of the entries of each row that a process was trained on, as
-    `without_group`. Empty with a single group."""
-    return {
-        row: rest.score(inputs_of(samples, row, samples.ran(row)), detailed=1)[0]
-        for row, rest in without_group(process, samples, rows)
-    }
-
-
-def without_group(
-    process: GaussianProcess,
-    samples: Samples,
-    rows: Sequence[int],
-    subset: NDArray[np.bool_] | None = None,
-) -> Iterator[tuple[int, GaussianProcess]]:
-    """Yield each row that a process was trained on with the process without the row's group, and
-    with a `subset` bool[n] of its samples only; hyper-parameters are unchanged. Nothing with a
-    single group."""
-    of = process.tensors["row"]
-    for out in group_folds(samples.groups[list(rows)]):
-        rest = process.without(out[of] if subset is None else out[of] | ~subset)
-        for at in np.flatnonzero(out).tolist():
-            yield rows[at], rest
-
-
-def inputs_of(samples: Samples, row: int, configs: Sequence[Config]) -> Inputs:
-    """Inputs of a process for configurations on the matrix of a row; derived quantities are those
-    of the machine that ran it."""
-    problem = samples.problem(row)
-    return ConfigColumns(problem.platform, problem.op, configs).on(problem)
 
 
 def process_of(model: CostModel, op: Op) -> GaussianProcess:

@@ -71,11 +71,9 @@ class Ranker(ABC):
     @property
     def held_out(self) -> float:
         """Share of the optimum of its first answers with groups held out; nan if unknown."""
-        return (
-            self.query.prediction.judged[self.card_name()]
-            if self.by_model
-            else self.query.vote.quality.of_optimum
-        )
+        if not self.by_model:
+            return self.query.vote.quality.of_optimum
+        return self.query.prediction.judged[self.card_name()]
 
     @property
     def first(self) -> Config:

@@ -43,6 +43,11 @@ class CostModelRanker(Ranker):
     def _predicted(self) -> tuple[Floats, Floats]:
         return over_default(self.query)
 
+    @property
+    def held_out(self) -> float:
+        """The expected share where the card has it: that of the best sample is too high."""
+        return self.query.prediction.judged.get("expected", super().held_out)
+
     def candidates(self) -> Iterator[Candidate]:
         if not self.configs:
             yield default_candidate(self.query)

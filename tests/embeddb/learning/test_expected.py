@@ -12,8 +12,8 @@ from embeddb.cost_model.encoders.own_parameters import Layout
 from embeddb.cost_model.gaussian import GaussianProcess
 from embeddb.index.run_matrix import MatrixRow, join
 from embeddb.learning.comparison import judge
-from embeddb.learning.expected import Candidates, expected, learning_curve
-from embeddb.learning.process import inputs_of, left_out, measured, without_group
+from embeddb.learning.expected import Candidates, by_mean, expected, learning_curve
+from embeddb.learning.left_out import inputs_of, left_out, measured
 from embeddb.learning.samples import Samples, from_evidence
 from embeddb.platforms.platform import load_platform
 
@@ -48,10 +48,7 @@ def test_it_is_nearer_to_the_truth_than_the_share_of_the_best_sample() -> None:
     whole = every_pair()
     few = whole.limited(MATRICES, 6, 0)
     process, among = learned(few), Candidates.of(few)
-    choices = {
-        row: among.best(row, rest.score(inputs_of(few, row, among.configs), detailed=1)[0])
-        for row, rest in without_group(process, few, range(len(few.rows)))
-    }
+    choices = by_mean(process, few, among, range(len(few.rows)))
     (found,) = expected(process, few, among, [choices])
     shown = judge(few, left_out(process, few, range(len(few.rows))))
     at_1, at_5 = [], []
@@ -107,9 +104,5 @@ def test_the_curve_ends_with_all_samples() -> None:
         curve = learning_curve(process, own, among, matrices=matrices)
         assert [p.samples for p in curve] == [len(own.gain) * q // 4 for q in (1, 2, 4)]
         assert all(p.lost.shape == (12,) and (p.lost <= 0).all() for p in curve)
-        choices = {
-            row: among.best(row, rest.score(inputs_of(own, row, among.configs), detailed=1)[0])
-            for row, rest in without_group(process, own, range(12))
-        }
-        (whole,) = expected(process, own, among, [choices])
+        (whole,) = expected(process, own, among, [by_mean(process, own, among, range(12))])
         assert np.allclose(curve[-1].lost, whole.at_1)

@@ -45,6 +45,8 @@ def test_its_card_has_figures_of_groups_left_out(model: CostModel) -> None:
     figures = model.card["held_out"]["spmm:32"]["rank"]
     assert 0 < figures["of_optimum@1"] <= figures["of_optimum@5"] <= 1
     assert figures["error@1"] >= 0 and figures["groups"] == 6
+    expected = model.card["held_out"]["spmm:32"]["expected"]
+    assert 0 < expected["of_optimum@1"] <= expected["of_optimum@5"] <= 1
     assert model.card["hidden"]["spmm:32"]["unrun_first"] in (True, False)
 
 

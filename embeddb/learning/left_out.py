@@ -1,0 +1,71 @@
+"""A Gaussian process and its samples: what it is fitted to, and its scores with groups left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config
+from embeddb.cost_model.encoders.inputs import ConfigColumns
+from embeddb.cost_model.gaussian import GaussianProcess, Inputs, Measured, joined
+from embeddb.learning.comparison import group_folds
+from embeddb.learning.samples import Samples, fastest_and_others
+
+Floats = NDArray[np.float64]
+
+#: Most samples of an op for a process. The time of a query is linear in them, that of learning
+#: cubic.
+_MOST_SAMPLES = 2000
+
+
+def measured(samples: Samples, rows: Sequence[int], seed: int) -> Measured:
+    """About `_MOST_SAMPLES` samples of some rows."""
+    rng = np.random.default_rng(seed)
+    each = max(2, _MOST_SAMPLES // len(rows))
+    inputs, gains, of = [], [], []
+    for place, row in enumerate(rows):
+        part = samples.part(row)
+        chosen = fastest_and_others(samples.gain[part], each, rng)
+        configs = [samples.configs[c] for c in samples.column[part][chosen]]
+        inputs.append(inputs_of(samples, row, configs))
+        gains.append(samples.gain[part][chosen])
+        of.append(np.full(len(chosen), place))
+    return Measured(joined(inputs), np.concatenate(gains), np.concatenate(of))
+
+
+def left_out(
+    process: GaussianProcess,
+    samples: Samples,
+    rows: Sequence[int],
+) -> dict[int, Floats]:
+    """Scores float64[x] of the entries of each row that a process was trained on, as
+    `without_group`. Empty with a single group."""
+    return {
+        row: rest.score(inputs_of(samples, row, samples.ran(row)), detailed=1)[0]
+        for row, rest in without_group(process, samples, rows)
+    }
+
+
+def without_group(
+    process: GaussianProcess,
+    samples: Samples,
+    rows: Sequence[int],
+    subset: NDArray[np.bool_] | None = None,
+) -> Iterator[tuple[int, GaussianProcess]]:
+    """Yield each row that a process was trained on with the process without the row's group, and
+    with a `subset` bool[n] of its samples only; hyper-parameters are unchanged. Nothing with a
+    single group."""
+    of = process.tensors["row"]
+    for out in group_folds(samples.groups[list(rows)]):
+        rest = process.without(out[of] if subset is None else out[of] | ~subset)
+        for at in np.flatnonzero(out).tolist():
+            yield rows[at], rest
+
+
+def inputs_of(samples: Samples, row: int, configs: Sequence[Config]) -> Inputs:
+    """Inputs of a process for configurations on the matrix of a row; derived quantities are those
+    of the machine that ran it."""
+    problem = samples.problem(row)
+    return ConfigColumns(problem.platform, problem.op, configs).on(problem)
