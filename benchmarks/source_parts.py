@@ -10,7 +10,7 @@ from few_samples import Draw, Floats, Score
 
 from embeddb.cost_model import gaussian
 from embeddb.cost_model.encoders.inputs import ConfigColumns, nest_inputs
-from embeddb.cost_model.gaussian import _CUT, GaussianProcess, Inputs, Measured
+from embeddb.cost_model.gaussian import GaussianProcess, Inputs, Measured
 from embeddb.index.vote import plain_metric
 from embeddb.learning.samples import Samples
 
@@ -154,13 +154,13 @@ def informed(draw: Draw, seed: int, given: Given) -> Score:
         off = off / given.levels(samples.vectors)[row]
     off = off / max(float(off.std()), 1e-6)
     added = np.concatenate([prior(samples, at) for at in rows])
-    cut, power = np.maximum(off, -_CUT), float(added @ added)
-    factor = float(np.clip(cut @ added / power, 0.0, 1.0)) if power > 0 else 0.0
+    power = float(added @ added)
+    factor = float(np.clip(off @ added / power, 0.0, 1.0)) if power > 0 else 0.0
     tensors = {**gaussian._scales(every), "unit": np.ones(1), "row": row}
     for name, part in every._asdict().items():
         tensors[name] = gaussian._standard(part, tensors, name).astype(np.float32)
     tensors["matrix"] = (tensors["matrix"] * weight).astype(np.float32)
-    tensors["target"] = np.stack([cut, off], axis=1) - factor * added[:, None]
+    tensors["target"] = off - factor * added
     tensors["logs"] = gaussian._fitted(tensors, seed)
     process = GaussianProcess(tensors)
 
@@ -168,8 +168,7 @@ def informed(draw: Draw, seed: int, given: Given) -> Score:
         scaled = process._scaled(inputs(draw.whole, at))
         scaled = scaled._replace(matrix=scaled.matrix * weight)
         cross = gaussian._covariance(scaled, process._inputs, process._lengths)
-        first, plain = (cross @ process._factored[1]).T + factor * prior(draw.whole, at)
-        gain: Floats = first + np.minimum(plain + _CUT, 0.0)
+        gain: Floats = cross @ process._factored[1] + factor * prior(draw.whole, at)
         return gain
 
     return score

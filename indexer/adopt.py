@@ -184,8 +184,14 @@ class Adoption:
                 where=str(campaign.folder),
                 hint="see failures with `embeddb campaign status`, or give more --samples",
             )
-        used = {campaign.plan.matrices[task.matrix].path for task in campaign.tasks()}
         samples = own_samples(self.db, partition, here, op)
+        if np.unique(samples.groups).size < 2:
+            raise InputError(
+                f"{op}: usable runs of one group of matrices only: nothing to judge by",
+                where=str(campaign.folder),
+                hint="see failures with `embeddb campaign status`",
+            )
+        used = {campaign.plan.matrices[task.matrix].path for task in campaign.tasks()}
         more = len(used) < len({matrix.path for matrix in self.pool})
         process, among = process_of(model, op), Candidates.of(samples)
         curve = learning_curve(process, samples, among, matrices=more, seed=self.request.seed)
@@ -222,7 +228,7 @@ class Adoption:
 
 
 def learned_choices(process: GaussianProcess, samples: Samples, among: Candidates) -> Choices:
-    """The five of each row that a query would propose, with the row's group left out."""
+    """The five of each row in the order of a query without its guards, the row's group left out."""
     choices = {}
     for row, rest in without_group(process, samples, range(len(samples.rows))):
 

@@ -305,7 +305,7 @@ def _op_and_samples(item: tuple[str, Any]) -> tuple[str, int]:
 def _adopt_expected(data: Any) -> Table:
     head = ["samples", "cells", "true share", "expected", "share of the best sample"]
     lines = [[*head, "error at 1: expected", "best sample"]]
-    for budget in (50, 100, 250, 500, 1000, 2000):
+    for budget in (50, 100, 250, 500, 1000):
         names = [name for name in data if name.endswith(f", {budget} samples")]
         cells = [cell for name in names for cell in data[name]["improvement"].values()]
         shares = ([cell[key] for cell in cells] for key in ("whole", "expected", "judged"))

@@ -46,23 +46,21 @@ class RankedTuner:
         self.measured[config] = measurement
 
 
-def tuner_of(
-    strategy: Callable[[Query, np.random.Generator], Ranker],
-) -> type[RankedTuner]:
+def tuner_of(strategy: Callable[[Query], Ranker]) -> type[RankedTuner]:
     """Make a tuner class of a strategy."""
 
     class StrategyTuner(RankedTuner):
         def rank(self) -> Iterator[Candidate]:
-            return strategy(self.query, self.rng).candidates()
+            return strategy(self.query).candidates()
 
     return StrategyTuner
 
 
-TransferTuner = tuner_of(lambda query, rng: NeighbourVote(query))
-RankTuner = tuner_of(lambda query, rng: CostModelRanker(query))
-SearchTuner = tuner_of(lambda query, rng: SearchRanker(query))
-TransferRankTuner = tuner_of(lambda query, rng: JointRanker(query))
-StaticBestTuner = tuner_of(lambda query, rng: StaticBest(query))
+TransferTuner = tuner_of(NeighbourVote)
+RankTuner = tuner_of(CostModelRanker)
+SearchTuner = tuner_of(SearchRanker)
+TransferRankTuner = tuner_of(JointRanker)
+StaticBestTuner = tuner_of(StaticBest)
 
 
 class DefaultTuner(RankedTuner):

@@ -46,7 +46,7 @@ _AMPLITUDE_SPREAD = 2.0
 _MOST_SAMPLES, _MOST_COLUMNS = 20_000, 4_096
 #: Bound of standardised inputs: one strange matrix is not extrapolated.
 _CLIP = 4.0
-#: Standard deviations below a matrix's mean gain at which gains are cut.
+#: Standard deviations below a matrix's mean gain at which gains are cut for the likelihood.
 _CUT = 1.2
 
 
@@ -76,6 +76,12 @@ class Measured(NamedTuple):
         level = np.bincount(self.row, self.gain) / np.maximum(np.bincount(self.row), 1)
         return np.asarray(self.gain - level[self.row])
 
+    def cut(self) -> Measured:
+        """The samples with gains cut 1.2 standard deviations below the mean of their matrix: by how
+        much a configuration is slow says little about which is the fastest."""
+        off = self.off
+        return self._replace(gain=self.gain - off + np.maximum(off, -_CUT * off.std()))
+
 
 class _Lengths(NamedTuple):
     """Hyper-parameters as the kernel uses them: `amplitude` float64[3], the `noise` variance and
@@ -98,7 +104,7 @@ class _Lengths(NamedTuple):
 class GaussianProcess:
     """A fitted process, stored as `tensors`: `logs` float64[5+2a+q] hyper-parameters;
     `config`, `matrix`, `derived` float32 inputs of n samples, standardised, with `center.NAME` and
-    `scale.NAME`; `target` float64[n,2], gains cut below and as they were, and `row` int64[n], the
+    `scale.NAME`; `target` float64[n], gains less the mean of their matrix, and `row` int64[n], the
     matrix of each sample; `unit`, the log gain that a target of 1 stands for."""
 
     def __init__(self, tensors: Arrays) -> None:
@@ -109,7 +115,7 @@ class GaussianProcess:
         tensors = self.tensors
         self._inputs = Inputs(*(_matrix(tensors, name) for name in Inputs._fields))
         n, a = self._inputs.config.shape
-        wanted = {"logs": (5 + 2 * a + self._inputs.derived.shape[1],), "target": (n, 2)}
+        wanted = {"logs": (5 + 2 * a + self._inputs.derived.shape[1],), "target": (n,)}
         wanted |= {"row": (n,), "unit": (1,)}
         for name, part in self._inputs._asdict().items():
             wanted |= {f"center.{name}": part.shape[1:], f"scale.{name}": part.shape[1:]}
@@ -123,15 +129,14 @@ class GaussianProcess:
     def fit(cls, measured: Measured, *, seed: int = 0) -> GaussianProcess:
         """Learn from samples.
 
-        Gains more than 1.2 standard deviations below the mean of their matrix are clipped for the
-        order: by how much a configuration is slow says little about which is the fastest.
+        Amplitudes and lengths are those of gains cut 1.2 standard deviations below the mean of
+        their matrix: by how much a configuration is slow says little about which is the fastest.
         """
         unit = max(float(measured.off.std()), 1e-6)
         tensors = {**_scales(measured.inputs), "unit": np.array([unit])}
         for name, part in measured.inputs._asdict().items():
             tensors[name] = _standard(part, tensors, name).astype(np.float32)
-        off = measured.off / unit
-        tensors["target"] = np.stack([np.maximum(off, -_CUT), off], axis=1)
+        tensors["target"] = measured.off / unit
         tensors["row"] = measured.row.astype(np.int64)
         tensors["logs"] = _fitted(tensors, seed)
         return cls(tensors)
@@ -145,9 +150,7 @@ class GaussianProcess:
         standard deviations: of the `detailed` best, and the largest of these for the others."""
         scaled = self._scaled(at)
         cross = _covariance(scaled, self._inputs, self._lengths)
-        cut, plain = (cross @ self._factored[1]).T
-        # Below the cut the order is that of the gains as they were.
-        gain = cut + np.minimum(plain + _CUT, 0.0)
+        gain = cross @ self._factored[1]
         spread = np.zeros(len(gain))
         near = np.argsort(-gain, kind="stable")[:detailed]
         own = _covariance(scaled.take(near[:1]), scaled.take(near[:1]), self._lengths)[0, 0]
@@ -178,7 +181,7 @@ class GaussianProcess:
         whole = _covariance(scaled, scaled, self._lengths) + _LEVEL - explained.T @ explained
         whole[np.diag_indices(len(whole))] += _JITTER
         noise = np.random.default_rng(seed).standard_normal((count, len(whole)))
-        gain = cross @ self._factored[1][:, 1] + noise @ np.linalg.cholesky(whole).T
+        gain = cross @ self._factored[1] + noise @ np.linalg.cholesky(whole).T
         return float(self.tensors["unit"][0]) * np.asarray(gain)
 
     @property
@@ -208,7 +211,7 @@ class GaussianProcess:
         """float64[n,m] from covariances float64[m,n] with the samples: inner products of its
         columns are the covariances that the samples explain."""
         # By numpy alone: scipy's BLAS has threads of its own, which wait for processors on which
-        # those of numpy's spin. On two processors a query took three times as long.
+        # those of numpy's spin: on two processors this took two to five times as long.
         lower, right = self._factored[0], cross.T
         explained = np.empty(right.shape)
         for at, inverse in self._inverses:
@@ -235,7 +238,7 @@ class GaussianProcess:
 
     @cached_property
     def _factored(self) -> tuple[Floats, Floats]:
-        """The Cholesky factor float64[n,n] of the samples' covariance, and weights float64[n,2]."""
+        """The Cholesky factor float64[n,n] of the samples' covariance, and weights float64[n]."""
         from scipy.linalg import cho_solve
 
         whole = _covariance(self._inputs, self._inputs, self._lengths)
@@ -298,7 +301,8 @@ def _fitted(tensors: Arrays, seed: int) -> Floats:
     at = np.sort(np.random.default_rng(seed).permutation(n)[:_MOST_TO_FIT])
     inputs = Inputs(*(tensors[name][at].astype(np.float64) for name in Inputs._fields))
     row = tensors["row"][at]
-    loss = _Likelihood(inputs, tensors["target"][at, 0], (row[:, None] == row) * _LEVEL)
+    target = np.maximum(tensors["target"][at], -_CUT)
+    loss = _Likelihood(inputs, target, (row[:, None] == row) * _LEVEL)
     best = minimize(loss, loss.mean, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS})
     return np.asarray(np.clip(best.x, -20.0, 20.0))
 

@@ -24,33 +24,38 @@ Floats = NDArray[np.float64]
 #: Positions int64[c<=5] of the first choices among the candidates, best first, by row.
 Choices = Mapping[int, NDArray[np.int64]]
 
-#: Most configurations among which is chosen, and draws from the posterior of each matrix.
+#: Most configurations to choose from, and draws from the posterior of each matrix.
 _MOST_CANDIDATES, _DRAWS = 512, 64
 #: Shares of the samples of a learning curve, and choices of each.
 _PARTS, _REPEATS = (0.25, 0.5, 1.0), 3
 
 
 class Candidates(NamedTuple):
-    """Configurations that ran on any matrix, at most 512: their `columns` int64[c] in the samples,
-    and `legal` bool[r,c] for the sizes of each row."""
+    """Configurations that ran on any matrix, of more than 512 those with the largest gains: their
+    `columns` int64[c] in the samples, and `legal` bool[r,c] for the sizes of each row (all, where
+    none is)."""
 
     columns: NDArray[np.int64]
     configs: Sequence[Config]
     legal: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, samples: Samples, seed: int = 0) -> Candidates:
+    def of(cls, samples: Samples) -> Candidates:
         """The candidates of samples of one op."""
-        (op,), ran = samples.ops, np.unique(samples.column).astype(np.int64)
-        if len(ran) > _MOST_CANDIDATES:
-            ran = np.sort(np.random.default_rng(seed).choice(ran, _MOST_CANDIDATES, replace=False))
+        (op,), most = samples.ops, np.full(len(samples.configs), -np.inf)
+        np.maximum.at(most, samples.column, samples.gain)
+        fastest = np.argsort(-most, kind="stable")[: min(_MOST_CANDIDATES, np.isfinite(most).sum())]
+        ran = np.sort(fastest).astype(np.int64)
         configs = [samples.configs[at] for at in ran]
-        by_sizes = {}
-        for sizes in {row.sizes for row in samples.rows}:
-            space = samples.platform.space(op, sizes)
-            legal = np.array([space.reason(config) is None for config in configs])
-            by_sizes[sizes] = legal if legal.any() else ~legal
-        return cls(ran, configs, np.array([by_sizes[row.sizes] for row in samples.rows]))
+        rows, by_symbols = [], dict[tuple[tuple[str, int], ...], NDArray[np.bool_]]()
+        for row in samples.rows:
+            space = samples.platform.space(op, row.sizes)
+            symbols = tuple(sorted(space.symbols.items()))  # those sizes that the space reads
+            if symbols not in by_symbols:
+                legal = np.array([space.reason(config) is None for config in configs])
+                by_symbols[symbols] = legal if legal.any() else ~legal
+            rows.append(by_symbols[symbols])
+        return cls(ran, configs, np.array(rows))
 
     def best(self, row: int, scores: Floats) -> NDArray[np.int64]:
         """Positions of the five legal ones with the highest scores float64[c]."""

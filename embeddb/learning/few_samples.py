@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from embeddb.learning.samples import Samples
 
 #: Raise it when the same runs give another model.
-_VERSION = 6
+_VERSION = 7
 #: Fewest groups of matrices, and runs, to learn from and judge by.
 LEAST_GROUPS, LEAST_RUNS = 5, 40
 #: With more runs neighbours answer until a model is trained, which takes minutes.
@@ -73,9 +73,11 @@ def _learned(
     """None if the runs do not fit the platform's present space, or too few are usable."""
     try:
         samples = own_samples(lookup, partition, platform, op)
-        from embeddb.learning.process import learn
+        from embeddb.learning.process import expected_figures, learn
 
-        return learn(samples, process_card(samples, stamp=stamp))
+        model = learn(samples, process_card(samples, stamp=stamp))
+        model.card["expected"] = {str(op): expected_figures(model, samples)}
+        return model
     except EmbeddbError:
         return None
 

@@ -36,16 +36,15 @@ def measured(samples: Samples, rows: Sequence[int], seed: int) -> Measured:
 
 
 def left_out(
-    process: GaussianProcess,
-    samples: Samples,
-    rows: Sequence[int],
-) -> dict[int, Floats]:
-    """Scores float64[x] of the entries of each row that a process was trained on, as
+    process: GaussianProcess, samples: Samples, rows: Sequence[int]
+) -> dict[int, tuple[Floats, Floats]]:
+    """Gains and spreads float64[x] of the entries of each row that a process was trained on, as
     `without_group`. Empty with a single group."""
-    return {
-        row: rest.score(inputs_of(samples, row, samples.ran(row)), detailed=1)[0]
-        for row, rest in without_group(process, samples, rows)
-    }
+    predicted = {}
+    for row, rest in without_group(process, samples, rows):
+        ran = samples.ran(row)
+        predicted[row] = rest.score(inputs_of(samples, row, ran), detailed=len(ran))
+    return predicted
 
 
 def without_group(

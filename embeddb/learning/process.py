@@ -12,7 +12,7 @@ from embeddb.core.config import Op
 from embeddb.core.reports import Progress
 from embeddb.cost_model.gaussian import GaussianProcess
 from embeddb.cost_model.model import CostModel
-from embeddb.learning.calibration import calibrated
+from embeddb.learning.calibration import as_predicted
 from embeddb.learning.comparison import group_folds, judge
 from embeddb.learning.expected import Candidates, by_mean, expected
 from embeddb.learning.left_out import left_out, measured
@@ -31,15 +31,14 @@ def learn(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> CostModel:
-    """A calibrated process for each op of the samples. `held_out`, `hidden` and `calibration` are
-    added to the `card`, from rows whose group was left out (amplitudes and lengths are those of all
-    samples).
+    """A process for each op of the samples. `held_out`, `hidden` and `calibration` are added to the
+    `card`, from rows whose group was left out (amplitudes and lengths are those of all samples).
 
     Raises: as `Samples.check`; SpaceError for a configuration outside the space.
     """
     samples.check()
     tensors: dict[str, NDArray[Any]] = {}
-    scores: dict[int, Floats] = {}
+    predicted: dict[int, tuple[Floats, Floats]] = {}
     judged: dict[str, Any] = {}
     hidden: dict[str, Any] = {}
     for done, op in enumerate(samples.ops):
@@ -49,11 +48,11 @@ def learn(
         process = GaussianProcess.fit(measured(samples, rows, seed), seed=seed)
         tensors |= {f"process.{op}.{name}": a for name, a in process.tensors.items()}
         of_op = left_out(process, samples, rows)
-        judged[str(op)], hidden[str(op)] = _figures(samples, rows, of_op)
-        if of_op:
-            judged[str(op)]["expected"] = _expected(process, samples.take(rows), seed)
-        scores |= of_op
-    return calibrated({**card, "held_out": judged, "hidden": hidden}, tensors, samples, [scores])
+        scores = {row: gain for row, (gain, _) in of_op.items()}
+        judged[str(op)], hidden[str(op)] = _figures(samples, rows, scores)
+        predicted |= of_op
+    whole = {**card, "held_out": judged, "hidden": hidden}
+    return as_predicted(whole, tensors, samples, predicted)
 
 
 def _figures(
@@ -68,12 +67,14 @@ def _figures(
     return {"rank": judge(samples, scores).figures()}, {"unrun_first": unseen > 0.5}
 
 
-def _expected(process: GaussianProcess, samples: Samples, seed: int) -> dict[str, float]:
-    """Expected share of the optimum for some of the rows of a process."""
-    among = Candidates.of(samples)
-    rows = np.random.default_rng(seed).permutation(len(samples.rows))[:_MOST_EXPECTED]
-    (figures,) = expected(process, samples, among, [by_mean(process, samples, among, rows)])
-    return figures.figures()
+def expected_figures(model: CostModel, samples: Samples) -> dict[str, float]:
+    """Expected shares of the optimum (`embeddb.learning.expected`) of a model that `learn` made of
+    the samples of one op, for at most 64 of their rows and by the five best means. Empty with a
+    single group."""
+    process, among = process_of(model, samples.ops[0]), Candidates.of(samples)
+    rows = np.random.default_rng(0).permutation(len(samples.rows))[:_MOST_EXPECTED]
+    choices = by_mean(process, samples, among, rows)
+    return expected(process, samples, among, [choices])[0].figures() if choices else {}
 
 
 def _unseen(samples: Samples, rows: Sequence[int], scores: Mapping[int, Floats]) -> Iterator[bool]:

@@ -117,7 +117,8 @@ def _doubts_of_judgement(ranker: Ranker) -> list[str]:
         doubts.append(f"hardly measured at {query.op}: this rests on {' and '.join(at)}")
     held_out, where = ranker.held_out, _judged_answers(ranker)
     if held_out < GOOD:
-        doubts.append(f"{where} reach only {100 * held_out:.0f} % of the optimum")
+        reach = "reach" if held_out != query.prediction.expected else "are expected to reach"
+        doubts.append(f"{where} {reach} only {100 * held_out:.0f} % of the optimum")
     elif query.vote.knows_default and math.isnan(held_out):
         many = many_of(query.op.kind)
         doubts.append(f"too few {many} were measured to know how good answers here are")

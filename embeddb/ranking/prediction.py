@@ -278,6 +278,7 @@ def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = 
         featurizer=reads or str(model.card["featurizer"]["name"]),
         judged=at_1,
         judged_5=at_5,
+        expected=_expected(model.card, op),
         weight=float(joint.get("weight", 0.5)),
         joins=joins,
         joint_guard=float(joint["guard"]) if "guard" in joint else None,
@@ -297,6 +298,16 @@ def _joined_share(query: Query, machines: Collection[str], at_1: Mapping[str, fl
     if query.vote.quality.judged_by != "here" or not math.isfinite(voted):
         return card
     return voted if query.platform.id in machines else min(voted, card)
+
+
+def _expected(card: Mapping[str, Any], op: Op) -> float:
+    """Expected share of the optimum of first answers in the card of a model that a query learned;
+    nan in all others."""
+    by_op = card.get("expected")
+    figures = by_op.get(str(op)) if isinstance(by_op, dict) else None
+    if not isinstance(figures, dict) or not _sensible(figures):
+        return math.nan
+    return float(figures["of_optimum@1"])
 
 
 def _unrun_first(card: Mapping[str, Any], op: Op) -> bool:

@@ -171,10 +171,12 @@ class Prediction:
 
     `version` is the model's (empty: none) and `featurizer` its input. `judged` is the held-out
     share of the optimum by method (`transfer`, `rank`, `transfer+rank`; empty: never judged),
-    `judged_5` that of the best of the first five. `weight` is that of the model relative to the
-    vote, 0 to 1. `unrun_first`: judgements with hidden configurations allow an answer that never
-    ran. `joins`: the model is of every machine and ranks with the vote. `plain`: the first few are
-    the best predictions, not a set. `note` is the reason why an existing model does not rank.
+    `judged_5` that of the best of the first five; `expected` the share of the best of all that ran
+    (nan: unknown), where the former are of the best sample of a matrix. `weight` is that of the
+    model relative to the vote, 0 to 1. `unrun_first`: judgements with hidden configurations allow
+    an answer that never ran. `joins`: the model is of every machine and ranks with the vote.
+    `plain`: the first few are the best predictions, not a set. `note` is the reason why an existing
+    model does not rank.
     """
 
     configs: tuple[Config, ...] = ()
@@ -190,6 +192,7 @@ class Prediction:
     note: str = ""
     judged: Mapping[str, float] = field(default_factory=dict)
     judged_5: Mapping[str, float] = field(default_factory=dict)
+    expected: float = math.nan
     weight: float = 0.5
     unrun_first: bool = False
     joins: bool = False

@@ -79,7 +79,6 @@ class ConfigSpace:
         self.symbols = dict(symbols)
         self.prefer = prefer
         self._wider: ConfigSpace | None = None
-        self._drawn: list[Config] = []
         self._by_width: dict[int, ConfigSpace] = {}
         self.params = rules.params
         own = (c for c in rules.constraints if c is not rules.judge)
@@ -394,14 +393,6 @@ class ConfigSpace:
                 config = Config({n: v for d in draws if d is not None for n, v in d.items()})
                 configs[config.json] = config
         return list(configs.values())
-
-    def drawn(self, count: int) -> list[Config]:
-        """A `sample` that is the same every time; drawn once."""
-        import numpy as np
-
-        if len(self._drawn) != count:
-            self._drawn = self.sample(count, rng=np.random.default_rng(0))
-        return self._drawn
 
     def _total(self) -> int | None:
         sizes = [None if p.listed is None else len(p.listed) for p in self.parts]

@@ -45,8 +45,9 @@ class CostModelRanker(Ranker):
 
     @property
     def held_out(self) -> float:
-        """The expected share where the card has it: that of the best sample is too high."""
-        return self.query.prediction.judged.get("expected", super().held_out)
+        """The expected share where it is known: that of the best sample is too high."""
+        expected = self.query.prediction.expected
+        return super().held_out if math.isnan(expected) else expected
 
     def candidates(self) -> Iterator[Candidate]:
         if not self.configs:

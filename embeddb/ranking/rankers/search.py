@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ class SearchRanker(CostModelRanker):
         yield first
         seen = Predicted(query, _BUDGET)
         seen.of(query.prediction.configs)
-        search(seen, query.space.drawn(POOL))
+        search(seen, drawn(query.space))
         configs = [c for c in seen.best() if c != Config(first.config)]
         gain = np.array([seen.gain[c] for c in configs])
         spread = np.array([seen.spread[c] for c in configs])
@@ -105,11 +106,17 @@ class Predicted:
         return sorted(self.gain, key=lambda c: -self.gain[c])
 
 
-def search(seen: Predicted, drawn: Sequence[Config]) -> None:
-    """Predict configurations `drawn` at random, then those that differ in one value from the best
-    ones, until a round finds no better one or the budget is spent."""
+@lru_cache(maxsize=16)
+def drawn(space: ConfigSpace) -> tuple[Config, ...]:
+    """`POOL` configurations drawn at random, the same for every question about a space."""
+    return tuple(space.sample(POOL, rng=np.random.default_rng(0)))
+
+
+def search(seen: Predicted, start: Sequence[Config]) -> None:
+    """Predict the configurations of a `start`, drawn at random, then those that differ in one value
+    from the best ones, until a round finds no better one or the budget is spent."""
     space = seen.query.space
-    seen.of(drawn)
+    seen.of(start)
     stepped: set[Config] = set()
     while seen.count < seen.budget:
         best = [config for config in seen.best()[:_BEST] if config not in stepped]

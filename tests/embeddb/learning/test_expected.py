@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from costmodel_samples import infos, samples, vectors
 
 from embeddb.core.config import Op
+from embeddb.core.sizes import Sizes
 from embeddb.core.timing import TimingSummary
 from embeddb.cost_model.encoders.own_parameters import Layout
 from embeddb.cost_model.gaussian import GaussianProcess
@@ -46,11 +49,12 @@ def learned(of: Samples) -> GaussianProcess:
 
 def test_it_is_nearer_to_the_truth_than_the_share_of_the_best_sample() -> None:
     whole = every_pair()
-    few = whole.limited(MATRICES, 6, 0)
+    few = whole.limited(MATRICES, 4, 0)
     process, among = learned(few), Candidates.of(few)
     choices = by_mean(process, few, among, range(len(few.rows)))
     (found,) = expected(process, few, among, [choices])
-    shown = judge(few, left_out(process, few, range(len(few.rows))))
+    shares = left_out(process, few, range(len(few.rows)))
+    shown = judge(few, {row: gain for row, (gain, _) in shares.items()})
     at_1, at_5 = [], []
     for row, info in enumerate(few.rows):
         at = next(i for i, one in enumerate(whole.rows) if one.pattern_id == info.pattern_id)
@@ -79,20 +83,27 @@ def test_better_choices_are_expected_to_be_better() -> None:
     assert all(len(set(chosen.tolist())) == 5 for chosen in best.values())
 
 
-def test_what_is_illegal_for_a_matrix_is_not_chosen() -> None:
-    own = samples(matrices=4, configs=20)
-    among = Candidates.of(own)
+def test_what_is_illegal_for_a_matrix_is_not_chosen_and_no_optimum() -> None:
+    own = samples("cpu", matrices=8, configs=20)
+    small = own.rows[1]._replace(sizes=Sizes(8, 8, 20))
+    own = replace(own, rows=(own.rows[0], small, *own.rows[2:]))
+    process, among = learned(own), Candidates.of(own)
+    space = own.platform.space(OP, small.sizes)
+    assert among.legal[1].tolist() == [space.reason(c) is None for c in among.configs]
+    assert not among.legal[1].all() and among.legal[0].any()
+    wanted = -1.0 * among.legal[1]  # what is illegal has the highest scores
+    assert among.legal[1][among.best(1, wanted)].all()
     legal = among.legal.copy()
-    legal[1] = False
-    legal[1, [3, 8]] = True
-    few = among._replace(legal=legal)
-    assert few.best(1, np.arange(len(among.configs)) * 1.0).tolist() == [8, 3]
+    legal[1] = np.arange(len(among.configs)) == 3
+    (found,) = expected(process, own, among._replace(legal=legal), [{1: np.array([3])}])
+    assert found.at_1.tolist() == [0.0]
 
 
 def test_candidates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("embeddb.learning.expected._MOST_CANDIDATES", 7)
     own = samples(matrices=4, configs=20)
     among = Candidates.of(own)
+    assert int(own.column[own.gain.argmax()]) in among.columns
     assert len(among.configs) == 7 == len(among.columns) and among.legal.shape == (4, 7)
     assert [own.configs[at] for at in among.columns] == list(among.configs)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.linalg import solve_triangular
 from scipy.optimize import check_grad
 
 from embeddb.core.errors import ModelError
@@ -71,6 +72,32 @@ def test_without_is_the_process_of_the_rest() -> None:
     score = rest.score(inputs.take(row == 3), detailed=1)[0]
     assert np.corrcoef(score, gain[row == 3])[0, 1] > 0.8
     assert not np.allclose(score, process.score(inputs.take(row == 3), detailed=1)[0])
+
+
+def test_blocks_of_a_factor_explain_as_much_as_a_triangular_solution() -> None:
+    inputs, gain, row = _samples(30, 10)
+    process = GaussianProcess.fit(Measured(inputs, gain, row))
+    cross = np.random.default_rng(2).normal(size=(7, 300))
+    exact = solve_triangular(process._factored[0], cross.T, lower=True)
+    assert np.allclose(process._explained(cross), exact, rtol=1e-9, atol=1e-9)
+
+
+def test_draws_have_the_mean_and_the_covariance_of_the_posterior() -> None:
+    inputs, gain, row = _samples(6, 10)
+    process = GaussianProcess.fit(Measured(inputs, gain, row))
+    (few, _, _), own = _samples(1, 5, seed=3), inputs.take(row == 2)
+    at = Inputs(few.config, np.repeat(own.matrix[:1], 5, axis=0), few.derived)
+    known = process.draws(own, 2, 400, 0)
+    assert np.allclose(known.mean(axis=0) - known.mean(), gain[row == 2] - gain[row == 2].mean(),
+                       atol=0.1)  # fmt: skip
+    for matrix in (2, -1):  # measured, and another of the same structure
+        drawn = process.draws(at, matrix, 4000, 1)
+        apart = drawn - drawn.mean(axis=1, keepdims=True)
+        among = process.covariances(at, np.full(5, matrix), at)[1]
+        among -= among.mean(axis=0) + among.mean(axis=1)[:, None] - among.mean()
+        noise = process._lengths.noise * process.tensors["unit"][0] ** 2
+        exact = among - noise * (np.eye(5) - 0.2)
+        assert np.allclose(np.cov(apart.T), exact, atol=0.1 * np.abs(exact).max())
 
 
 def test_what_does_not_vary_or_is_not_there_is_no_fault() -> None:

@@ -40,7 +40,7 @@ RANKERS: tuple[Callable[[Query], Ranker], ...] = (
     CostModelRanker,
     JointRanker,
     StaticBest,
-    lambda query: SearchRanker(query),
+    SearchRanker,
 )
 
 

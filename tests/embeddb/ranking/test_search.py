@@ -18,7 +18,7 @@ from embeddb.platforms.platform import load_platform
 from embeddb.ranking.fallback import answer
 from embeddb.ranking.prediction import predict_by
 from embeddb.ranking.query import Query
-from embeddb.ranking.rankers.search import POOL, Predicted, one_value_apart, search
+from embeddb.ranking.rankers.search import POOL, Predicted, drawn, one_value_apart, search
 from tuners.ranking import RankTuner, SearchTuner
 
 INFO = WorkloadInfo(id="0" * 32, m=20_000, n=20_000, nnz=200_000)
@@ -73,11 +73,11 @@ def test_it_comes_close_with_a_part_of_the_predictions(name: str) -> None:
 def test_in_a_space_of_millions_it_beats_as_many_draws(op: Op) -> None:
     query = _query("waco-cpu", op, seed=1)
     assert len(query.prediction.configs) == 1
-    drawn = Predicted(query, 1500)
-    drawn.of(query.space.sample(1500, rng=np.random.default_rng(0)))
+    lucky = Predicted(query, 1500)
+    lucky.of(query.space.sample(1500, rng=np.random.default_rng(0)))
     seen = Predicted(query, 1500)
-    search(seen, query.space.drawn(POOL))
-    assert max(seen.gain.values()) > max(drawn.gain.values())
+    search(seen, drawn(query.space))
+    assert max(seen.gain.values()) > max(lucky.gain.values())
     assert all(query.space.reason(config) is None for config in seen.gain)
 
 
@@ -115,7 +115,7 @@ def test_a_budget_is_kept_and_repeats_are_free() -> None:
     first = seen.of(configs[:2])
     assert seen.of(configs[:2]).tolist() == first.tolist() and seen.count == 2
     assert np.isneginf(seen.of(configs[2:6])).tolist() == [False, True, True, True]
-    search(seen, query.space.drawn(POOL))
+    search(seen, drawn(query.space))
     assert seen.count == 3
 
 
@@ -127,6 +127,13 @@ def test_steps_are_legal_and_change_one_value(name: str) -> None:
         assert all(space.reason(step) is None for step in steps)
         assert all(sum(step[n] != config[n] for n in config) == 1 for step in steps)
         assert len(set(steps)) == len(steps)
+
+
+def test_every_question_about_a_space_starts_from_the_same_draws() -> None:
+    query = _query("waco-cpu")
+    pool = drawn(query.space)
+    assert len(set(pool)) == POOL and all(query.space.reason(config) is None for config in pool)
+    assert drawn(query.space) is pool and drawn(_query("waco-cpu").space) == pool
 
 
 def test_one_answer_costs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
