@@ -30,7 +30,7 @@ from embeddb.index.scopes import nearest_widths
 from embeddb.platforms.platform import Platform, load_platform
 from embeddb.ranking.confidence import confidence_of
 from embeddb.ranking.fallback import answer
-from embeddb.ranking.prediction import judged, predict_by, with_judgement
+from embeddb.ranking.prediction import _expected, judged, predict_by, with_judgement
 from embeddb.ranking.query import Query, VoteOrigin, VoteQuality
 from embeddb.ranking.rankers.choose import Rankers, ranker_of
 from embeddb.ranking.rankers.cost_model import CostModelRanker
@@ -306,7 +306,20 @@ def test_the_model_answers_where_there_are_too_few_neighbours() -> None:
 
 def test_how_sure_depends_on_how_good_the_model_was() -> None:
     query = _known({"c": 1.0}, judged={"rank": 0.7}, quality=VoteQuality(0.99))
-    assert "only 70 %" in " ".join(confidence_of(Rankers(query).chosen, "model")[1])
+    assert "reach only 70 %" in " ".join(confidence_of(Rankers(query).chosen, "model")[1])
+    # The share of the best sample of a matrix chooses the ranker; confidence is of all that ran.
+    query = _known({"c": 1.0}, judged={"rank": 0.97}, expected=0.7, quality=VoteQuality(0.9))
+    doubts = " ".join(confidence_of(Rankers(query).chosen, "model")[1])
+    assert "are expected to reach only 70 %" in doubts
+
+
+@pytest.mark.parametrize(
+    "expected", [None, 3, {"spmm:32": {"of_optimum@1": 7}}, {"spmm:32": [0.5]}, {"spmv": {}}]
+)
+def test_an_expected_share_that_is_none_is_unknown(expected: Any) -> None:
+    assert math.isnan(_expected({"expected": expected}, Op("spmm", 32)))
+    good = {"expected": {"spmm:32": {"of_optimum@1": 0.8, "of_optimum@5": 0.9}}}
+    assert _expected(good, Op("spmm", 32)) == 0.8
 
 
 def test_what_was_measured_comes_first_and_the_model_fills_up() -> None:
