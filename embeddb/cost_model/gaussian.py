@@ -15,6 +15,7 @@ Learning" (MIT Press 2006), Sections 2.2, 5.1 and 5.4; the sum of products is ou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -174,14 +175,14 @@ class GaussianProcess:
 
     def draws(self, at: Inputs, row: int, count: int, seed: int) -> Floats:
         """Draws float64[count,c] from the posterior of the log gains of configurations on matrix
-        `row`, numbered as in `Measured`, up to a constant."""
+        `row`, numbered as in `Measured`, up to a constant. Raises: ModelError for a covariance that
+        is none."""
         scaled = self._scaled(at)
         cross = _covariance(scaled, self._inputs, self._lengths) + _LEVEL * (self._row == row)
         explained = self._explained(cross)
         whole = _covariance(scaled, scaled, self._lengths) + _LEVEL - explained.T @ explained
-        whole[np.diag_indices(len(whole))] += _JITTER
         noise = np.random.default_rng(seed).standard_normal((count, len(whole)))
-        gain = cross @ self._factored[1] + noise @ np.linalg.cholesky(whole).T
+        gain = cross @ self._factored[1] + noise @ _root(whole).T
         return float(self.tensors["unit"][0]) * np.asarray(gain)
 
     @property
@@ -285,6 +286,16 @@ def _covariance(one: Inputs, other: Inputs, of: _Lengths) -> Floats:
         apart += _squares(one.derived * of.derived, other.derived * of.derived)
         covariance += of.amplitude[2] * np.exp(-0.5 * apart)
     return covariance
+
+
+def _root(covariance: Floats) -> NDArray[Any]:
+    """The Cholesky factor float64[c,c], with more on the diagonal where rounding needs it."""
+    for jitter in (_JITTER, 1e-4, 1e-2):
+        with suppress(np.linalg.LinAlgError):
+            root = np.linalg.cholesky(covariance + jitter * np.eye(len(covariance)))
+            if np.isfinite(root).all():
+                return root
+    raise ModelError("the process has a covariance that is not positive definite")
 
 
 def _squares(one: Floats, other: Floats) -> Floats:

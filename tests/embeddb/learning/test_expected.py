@@ -1,4 +1,4 @@
-"""What to expect of answers: shares of the optimum where few configurations ran on a matrix."""
+"""Expected shares of the optimum where few configurations ran on a matrix."""
 
 from __future__ import annotations
 

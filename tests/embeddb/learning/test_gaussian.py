@@ -10,7 +10,7 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import check_grad
 
 from embeddb.core.errors import ModelError
-from embeddb.cost_model.gaussian import GaussianProcess, Inputs, Measured, _Likelihood
+from embeddb.cost_model.gaussian import GaussianProcess, Inputs, Measured, _Likelihood, _root
 
 
 def _samples(matrices: int, each: int, seed: int = 0) -> tuple[Inputs, Any, Any]:
@@ -98,6 +98,13 @@ def test_draws_have_the_mean_and_the_covariance_of_the_posterior() -> None:
         noise = process._lengths.noise * process.tensors["unit"][0] ** 2
         exact = among - noise * (np.eye(5) - 0.2)
         assert np.allclose(np.cov(apart.T), exact, atol=0.1 * np.abs(exact).max())
+
+
+def test_rounding_that_makes_a_covariance_indefinite_is_no_fault() -> None:
+    indefinite = np.ones((6, 6)) - 1e-5 * np.eye(6)
+    assert np.allclose(_root(indefinite) @ _root(indefinite).T, indefinite, atol=1e-3)
+    with pytest.raises(ModelError):
+        _root(np.full((3, 3), np.nan))
 
 
 def test_what_does_not_vary_or_is_not_there_is_no_fault() -> None:
