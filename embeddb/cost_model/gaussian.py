@@ -148,18 +148,21 @@ class GaussianProcess:
 
     def score(self, at: Inputs, *, detailed: int) -> tuple[Floats, Floats]:
         """float64[c] log gains of configurations on one matrix, up to a constant, and float64[c]
-        standard deviations: of the `detailed` best, and the largest of these for the others."""
+        standard deviations: of the `detailed` best, and the largest of these for the others (nan
+        without any)."""
         scaled = self._scaled(at)
         cross = _covariance(scaled, self._inputs, self._lengths)
         gain = cross @ self._factored[1]
-        spread = np.zeros(len(gain))
+        unit = float(self.tensors["unit"][0])
+        spread = np.full(len(gain), np.nan)
+        if not detailed:
+            return unit * gain, spread
         near = np.argsort(-gain, kind="stable")[:detailed]
         own = _covariance(scaled.take(near[:1]), scaled.take(near[:1]), self._lengths)[0, 0]
         explained = self._explained(cross[near])
         variance = np.maximum(own - (explained**2).sum(axis=0), self._lengths.noise)
         spread[:] = np.sqrt(variance.max(initial=self._lengths.noise))
         spread[near] = np.sqrt(variance)
-        unit = float(self.tensors["unit"][0])
         return unit * gain, unit * spread
 
     def correlation(self, at: Inputs) -> Floats:

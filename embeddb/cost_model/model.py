@@ -298,6 +298,16 @@ class CostModel:
         return each.mean(axis=0), fit["factor"] * spread
 
     @property
+    def gains(self) -> Callable[[Problem, Sequence[Config]], Floats] | None:
+        """A function to the gains float64[c] of `score` alone, if spreads take longer."""
+        return self._gains if self._processes else None
+
+    def _gains(self, problem: Problem, configs: Sequence[Config]) -> Floats:
+        with np.errstate(over="ignore", invalid="ignore"):
+            gain, _ = self._by_process(problem, tuple(configs), detailed=0)
+        return np.asarray(self.card["calibration"]["slope"] * (gain - gain.mean()))
+
+    @property
     def correlation(self) -> Callable[[Problem, Sequence[Config]], Floats] | None:
         """A function to the correlations float64[c,c] of the errors of its scores, if the model
         knows them."""
@@ -307,10 +317,12 @@ class CostModel:
         columns = ConfigColumns(problem.platform, problem.op, configs)
         return self._process_of(problem.op).correlation(columns.on(problem))
 
-    def _by_process(self, problem: Problem, configs: tuple[Config, ...]) -> tuple[Floats, Floats]:
+    def _by_process(
+        self, problem: Problem, configs: tuple[Config, ...], detailed: int = _DETAILED
+    ) -> tuple[Floats, Floats]:
         """Log gains float64[c] and standard deviations."""
         inputs = self._columns_of(problem, configs).on(problem)
-        return self._process_of(problem.op).score(inputs, detailed=_DETAILED)
+        return self._process_of(problem.op).score(inputs, detailed=detailed)
 
     def _process_of(self, op: Op) -> GaussianProcess:
         """The process of the nearest width."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -28,6 +28,7 @@ from embeddb.ranking.order_reason import with_order_reasons
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.order import with_failures
 from embeddb.ranking.recommendation import (
+    Candidate,
     CountersUse,
     Recommendation,
     RecommendedNeighbour,
@@ -135,7 +136,9 @@ def _recommendation(lookup: Lookup, query: Query, ranked: RankedCandidates) -> R
         link=ranked.source,
         tuner=ranked.strategy,
         default=dict(query.default),
-        candidates=with_failures(query, with_break_even(query, ranked.candidates)),
+        candidates=_with_precision(
+            query, with_failures(query, with_break_even(query, ranked.candidates))
+        ),
         neighbours=_neighbours(query),
         confidence=confidence,
         warnings=warnings,
@@ -165,6 +168,12 @@ def _recommendation(lookup: Lookup, query: Query, ranked: RankedCandidates) -> R
     return with_order_reasons(recommendation)
 
 
+def _with_precision(query: Query, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates, marked where they are inexact."""
+    exact = query.platform.kernel(query.op).is_exact
+    return [msgspec.structs.replace(c, inexact=not exact(Config(c.config))) for c in candidates]
+
+
 def _cautions(query: Query, first: Config) -> Iterator[str]:
     """Warnings about the query's platform, model and first configuration."""
     if query.prediction.note:
@@ -180,7 +189,7 @@ def _trust(query: Query, ranked: RankedCandidates) -> tuple[str, list[str]]:
     confidence, warnings = confidence_of(ranked.rankers.chosen, ranked.source, ranked.first)
     if ranked.unjudged:
         confidence, warnings = "low", [ranked.unjudged]
-    if untried := untried_doubt(ranked.source, ranked.candidates):
+    if untried := untried_doubt(ranked.untried, ranked.candidates):
         confidence = "medium" if confidence == "high" else confidence
         warnings.append(untried)
     own_default = query.own.timings.get(query.default)

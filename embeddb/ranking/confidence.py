@@ -68,19 +68,20 @@ def _no_vote(query: Query) -> str:
     return "what ran on the measured patterns near it says nothing of what is possible here"
 
 
-def untried_doubt(link: str, candidates: Sequence[Candidate]) -> str:
-    """A warning if the low end of a proposal's gain that never ran here is above all measured
-    gains; else empty."""
-    ran = [c.expected_gain for c in candidates if c.seconds is not None and c.expected_gain]
-    if link != "measured" or not ran:
+def untried_doubt(untried: Sequence[Candidate], candidates: Sequence[Candidate]) -> str:
+    """A warning if the answer to a measured pattern has, or would have with more `candidates`,
+    `untried` ones (`RankedCandidates`); else empty."""
+    if not untried:
         return ""
-    for rank, one in enumerate(candidates, start=1):
-        if one.seconds is None and one.expected_gain and (one.gain_low or 0.0) > max(ran):
-            return (
-                f"rank {rank} never ran on this pattern and is expected to beat all that did, "
-                f"{one.expected_gain:.2f}x: --measure runs it"
-            )
-    return ""
+    best = max(untried, key=lambda one: one.expected_gain or 0.0)
+    if best in candidates:
+        subject, how = f"rank {candidates.index(best) + 1}", "--measure"
+    else:
+        subject, how = "a configuration", f"-k {len(candidates) + 1} --measure"
+    return (
+        f"{subject} never ran on this pattern and is expected to beat all that did, "
+        f"{best.expected_gain:.2f}x: {how} runs it"
+    )
 
 
 def default_fails(status: str) -> str:

@@ -8,6 +8,7 @@ model that was never judged does not rank, nor does one where the cost of prepar
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -28,7 +29,8 @@ class RankedCandidates:
     """Ranked candidates, the `source` of their evidence (one of `LINKS`) and the `strategy` that
     ranked them; `rankers` are those of the query, `model` is the version of the cost model that any
     candidate rests on, else empty. `unjudged` is the reason why the quality of such answers is
-    unknown; empty where it is known."""
+    unknown; empty where it is known. `untried` never ran here and are expected to beat all that
+    did, by the low ends of their gains."""
 
     rankers: Rankers
     source: str
@@ -36,6 +38,7 @@ class RankedCandidates:
     candidates: list[Candidate]
     model: str = ""
     unjudged: str = ""
+    untried: Sequence[Candidate] = ()
 
     @property
     def first(self) -> Config:
@@ -55,10 +58,10 @@ def answer(query: Query, count: int) -> RankedCandidates:
     model = query.prediction.version if ranker.by_model else ""
     timed = _from_timings(query, query.own.timings)
     if len(timed) >= _FEWEST_MEASURED:
-        return _looked_up(rankers, "measured", timed, _merged(timed, rest, count), model)
+        return _looked_up(rankers, "measured", timed, rest, count, model)
     timed = _not_failed(query, _from_timings(query, query.own.other_width, other_width=True))
     if timed:
-        return _looked_up(rankers, "other-width", timed, _merged(timed, rest, count), model)
+        return _looked_up(rankers, "other-width", timed, rest, count, model)
     near = len(query.vote.neighbours) >= FEWEST_NEIGHBOURS and bool(query.vote.configs)
     if rest and (near or ranker.by_model):
         return RankedCandidates(rankers, ranker.source, ranker.name, rest[:count], model)
@@ -74,12 +77,24 @@ def _looked_up(
     rankers: Rankers,
     source: str,
     measured: list[Candidate],
-    candidates: list[Candidate],
+    ranked: list[Candidate],
+    count: int,
     model: str,
 ) -> RankedCandidates:
-    """An answer with the measured candidates first and ranked ones after them."""
-    ranked = len(candidates) > len(measured)
-    return RankedCandidates(rankers, source, "lookup", candidates, model if ranked else "")
+    """An answer with the measured candidates first and ranked ones after them. Of too many, the
+    slower measured ones give way to the untried: to measure those again would change nothing."""
+    ran = {Config(c.config) for c in measured}
+    others = [c for c in ranked if Config(c.config) not in ran]
+    best = max((c.expected_gain or math.inf for c in measured), default=math.inf)
+    untried = [c for c in others if source == "measured" and (c.gain_low or 0.0) > best]
+    kept = measured[: max(count - len(untried), 1)]
+    surely = {Config(c.config) for c in untried}
+    # A stable sort: within both parts the order of the ranker.
+    first = sorted(others, key=lambda c: Config(c.config) not in surely)[: count - len(kept)]
+    candidates = [*kept, *(c for c in others if c in first)]
+    return RankedCandidates(
+        rankers, source, "lookup", candidates, model if first else "", untried=untried
+    )
 
 
 def _not_failed(query: Query, candidates: list[Candidate]) -> list[Candidate]:
@@ -118,10 +133,3 @@ def _from_timings(
 def cost_of(timing: TimingSummary, calls: float) -> float:
     """Seconds per call with the preparation shared out."""
     return timing.seconds + timing.conversion_s / calls
-
-
-def _merged(first: list[Candidate], then: list[Candidate], count: int) -> list[Candidate]:
-    merged: dict[Config, Candidate] = {}
-    for candidate in [*first, *then]:
-        merged.setdefault(Config(candidate.config), candidate)
-    return list(merged.values())[:count]

@@ -35,6 +35,10 @@ REASONS = {
     "tuner": "in the order in which the tuner asks",
     "explores": "ranked by what it adds to the best of the ranks above it, to be tried with them",
 }
+_INEXACT = (
+    "inexact: rounds its operands to a shorter type; --exact (exact=True) leaves such "
+    "configurations out"
+)
 #: Gains that differ by a smaller factor are equal but for rounding.
 _EQUAL = 1e-9
 
@@ -49,16 +53,17 @@ def with_order_reasons(answer: Recommendation) -> Recommendation:
     return msgspec.structs.replace(answer, candidates=candidates)
 
 
-def order_notes(candidates: Sequence[Candidate]) -> list[str]:
-    """One line for each reason that any candidate has."""
+def rank_notes(candidates: Sequence[Candidate]) -> list[str]:
+    """One line for each reason that any candidate has, and one on inexact ones."""
     present = {one.order_reason for one in candidates}
-    return [f"{reason}: {meaning}" for reason, meaning in REASONS.items() if reason in present]
+    lines = [f"{reason}: {meaning}" for reason, meaning in REASONS.items() if reason in present]
+    return [*lines, _INEXACT] if any(one.inexact for one in candidates) else lines
 
 
 def rests_on(one: Candidate, default: Mapping[str, Any]) -> str:
-    """Evidence of a candidate, and its order reason: `14 neighbours; explores`."""
+    """Evidence of a candidate, its order reason and its precision: `14 neighbours; explores`."""
     origin = "default" if one.config == default else one.origin
-    return f"{origin}; {one.order_reason}" if one.order_reason else origin
+    return "; ".join(filter(None, (origin, one.order_reason, "inexact" if one.inexact else "")))
 
 
 def _reason(answer: Recommendation, at: int) -> str:

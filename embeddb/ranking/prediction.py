@@ -158,6 +158,13 @@ def predict_by(
         scores = scorer.score(problem, (query.default, *others))
         return _over_default(query, others, *tempered(*scores))
 
+    # Without spreads, which take a process longer than the gains.
+    quick: Any = getattr(scorer, "gains", None)
+
+    def gains(others: Sequence[Config]) -> NDArray[np.float64]:
+        gain = quick(problem, (query.default, *others))
+        return _over_default(query, others, *tempered(gain, np.zeros(len(gain))))[0]
+
     if math.isinf(query.calls):
         gain, spread = sensible(*scorer.score(problem, configs))
     else:
@@ -169,6 +176,7 @@ def predict_by(
         spread=spread,
         guard=getattr(scorer, "guard", 0.0),
         predict=predict,
+        gains=None if quick is None else gains,
         correlate=correlate_of(scorer, problem),
     )
 

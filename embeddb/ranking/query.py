@@ -167,7 +167,8 @@ class Prediction:
     standard deviations, `guard` the predicted log gain over the default above which another
     configuration replaces it (`joint_guard` for vote and model together; None: `guard` times
     `weight`), `joint_width` the factor on the intervals of answers by both, and `predict` for any
-    other configurations. `correlate` gives correlations of its errors (None: unknown).
+    other configurations; `gains` predicts their gains alone (None: that is not faster). `correlate`
+    gives correlations of its errors (None: unknown).
 
     `version` is the model's (empty: none) and `featurizer` its input. `judged` is the held-out
     share of the optimum by method (`transfer`, `rank`, `transfer+rank`; empty: never judged),
@@ -186,6 +187,7 @@ class Prediction:
     joint_guard: float | None = None
     joint_width: float = 1.0
     predict: Predict | None = None
+    gains: Callable[[Sequence[Config]], NDArray[np.float64]] | None = None
     correlate: Correlate | None = None
     version: str = ""
     featurizer: str = ""

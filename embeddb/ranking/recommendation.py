@@ -58,7 +58,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     was measured here); it failed on `failed_on` of `tried_on` measured patterns. `order_reason` is
     the reason why it is ranked out of the order of the expected gains
     (`embeddb.ranking.order_reason.REASONS`; empty: it is not). `terms` of the first candidate add
-    up to the logarithm of its `expected_gain`.
+    up to the logarithm of its `expected_gain`. An `inexact` one rounds its operands to a shorter
+    type.
     """
 
     config: dict[str, Any]
@@ -76,6 +77,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     tried_on: int = 0
     order_reason: str = ""
     terms: list[GainTerm] = []
+    inexact: bool = False
 
 
 class RecommendedNeighbour(msgspec.Struct, frozen=True):

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 #: Number of configurations chosen as a set; the others follow by their own prediction.
 MOST_CHOSEN = 5
 #: Number of the best predictions that the set is chosen from.
-_LOOKED_AT = 192
+LOOKED_AT = 192
 #: Errors on two configurations correlate by exp(-share of differing parameters / this), unless the
 #: cost model knows better.
 REACH = 0.4
@@ -47,7 +47,7 @@ def order_to_try(
     """
     order = np.argsort(-gain, kind="stable")
     order = order[np.isfinite(gain[order])]
-    near = order[:_LOOKED_AT]
+    near = order[:LOOKED_AT]
     finite_spread = spread[near][np.isfinite(spread[near])]
     if len(near) <= 2 or not finite_spread.size or not finite_spread.max() > 0:
         return order

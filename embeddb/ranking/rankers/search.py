@@ -21,7 +21,7 @@ from embeddb.platforms.space.space import ConfigSpace
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Ranker
 from embeddb.ranking.rankers.cost_model import CostModelRanker
-from embeddb.ranking.rankers.order import order_to_try
+from embeddb.ranking.rankers.order import LOOKED_AT, order_to_try
 from embeddb.ranking.recommendation import Candidate
 
 #: Predictions of one search, and how many of them are of random configurations.
@@ -52,14 +52,14 @@ class SearchRanker(CostModelRanker):
         search(seen, drawn(query.space))
         configs = [c for c in seen.best() if c != Config(first.config)]
         gain = np.array([seen.gain[c] for c in configs])
-        spread = np.array([seen.spread[c] for c in configs])
+        spread = seen.spreads(configs)
         predicted = frozenset(query.prediction.configs)
         for at in order_to_try(configs, gain, spread, query.prediction.correlate):
             config = configs[at]
             yield self._candidate(
                 config,
                 float(gain[at]),
-                self._interval_of(config, float(gain[at]), seen.over_default(config)),
+                self._interval_of(config, float(gain[at]), seen.over_default(spread[at])),
                 score=max(-float(gain[at]), first.score),
                 origin="cost model" if config in predicted else "cost model, searched",
             )
@@ -73,14 +73,13 @@ def predicted_whole(query: Query) -> bool:
 
 class Predicted:
     """Predictions of a search, at most `budget`; a repeated one is free. `gain` over the default
-    and `spread` (its own standard deviation) by configuration."""
+    by configuration; spreads, which take a process longer, only of the best in the end."""
 
     def __init__(self, query: Query, budget: int) -> None:
         assert query.prediction.predict is not None
         self.query, self.budget = query, budget
         self.gain: dict[Config, float] = {}
-        self.spread: dict[Config, float] = {}
-        self._predict = query.prediction.predict
+        self._predict, self._gains = query.prediction.predict, query.prediction.gains
         self._default_spread = float(query.prediction.predict([query.default])[1][0])
 
     @property
@@ -92,14 +91,20 @@ class Predicted:
         new = [c for c in dict.fromkeys(configs) if c not in self.gain]
         new = new[: max(self.budget - self.count, 0)]
         if new:
-            gain, spread = self._predict(new)
+            gain = self._gains(new) if self._gains is not None else self._predict(new)[0]
             self.gain.update(zip(new, gain.tolist(), strict=True))
-            self.spread.update(zip(new, spread.tolist(), strict=True))
         return np.array([self.gain.get(c, -math.inf) for c in configs])
 
-    def over_default(self, config: Config) -> float:
-        """Standard deviation of the gain over the default, as `rank` has it."""
-        return math.hypot(self.spread[config], self._default_spread)
+    def spreads(self, configs: Sequence[Config]) -> NDArray[np.float64]:
+        """Standard deviations float64[c] of the gains of configurations, best first: of those that
+        a set is chosen from, and the largest of these for the others."""
+        own = self._predict(configs[:LOOKED_AT])[1]
+        most = own[np.isfinite(own)].max(initial=0.0)
+        return np.concatenate([own, np.full(max(len(configs) - len(own), 0), most)])
+
+    def over_default(self, spread: float) -> float:
+        """Standard deviation of a gain over the default, as `rank` has it."""
+        return math.hypot(spread, self._default_spread)
 
     def best(self) -> list[Config]:
         """All predicted configurations, best first; ties in the order of prediction."""
@@ -128,9 +133,14 @@ def search(seen: Predicted, start: Sequence[Config]) -> None:
             return
 
 
-def one_value_apart(space: ConfigSpace, config: Config) -> Iterator[Config]:
+@lru_cache(maxsize=4096)
+def one_value_apart(space: ConfigSpace, config: Config) -> tuple[Config, ...]:
     """Legal configurations that differ in the value of one parameter, or in one swap of two
-    neighbours in an order."""
+    neighbours in an order; cached, since the best on similar matrices are the same."""
+    return tuple(step for step in _steps(space, config) if space.reason(step) is None)
+
+
+def _steps(space: ConfigSpace, config: Config) -> Iterator[Config]:
     for param in space.params:
         value = config.get(param.name)
         others: Sequence[Any] = [v for v in param.values if v != value]
@@ -138,5 +148,4 @@ def one_value_apart(space: ConfigSpace, config: Config) -> Iterator[Config]:
             swaps = range(len(value) - 1)
             others = [(*value[:i], value[i + 1], value[i], *value[i + 2 :]) for i in swaps]
         if value is not None:
-            changed = ({**config, param.name: other} for other in others)
-            yield from (Config(one) for one in changed if space.reason(one) is None)
+            yield from (Config({**config, param.name: other}) for other in others)

@@ -25,7 +25,7 @@ from embeddb.core.wording import (
 from embeddb.explain.explanation import best_here
 from embeddb.explain.why import corrected
 from embeddb.nests.lines import PARALLEL
-from embeddb.ranking.order_reason import order_notes
+from embeddb.ranking.order_reason import rank_notes
 from embeddb.ui import draw
 from embeddb.ui.report import commands
 from embeddb.ui.report.page import WIDTH, bars, markup, render
@@ -214,7 +214,7 @@ _UNEVEN = 2.0
 def remarks(e: Explanation, place: str) -> dict[str, Any]:
     """Notes and commands by their name in the template; `place` names the database in commands."""
     return {
-        "order_notes": order_notes(e.recommendation.candidates),
+        "rank_notes": rank_notes(e.recommendation.candidates),
         "uneven": uneven(e),
         "contents": contents(e),
         "to_use": to_use(e),

@@ -13,6 +13,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.sizes import Sizes
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, load_platform, parse_platform
+from embeddb.ranking.order_reason import rank_notes, rests_on
 
 
 def declared(
@@ -55,12 +56,18 @@ def test_an_answer_without_them() -> None:
         default = db.query(new, platform="tiny", op=OP)
         assert default.best == {"variant": "d"}
         assert any("--exact" in warning for warning in default.warnings)
+        assert [c.inexact for c in default.candidates] == [
+            c.config["variant"] == "d" for c in default.candidates
+        ]
+        assert any(line.startswith("inexact:") for line in rank_notes(default.candidates))
+        assert rests_on(default.candidates[0], default.default).endswith("; inexact")
         made = db.query(new, platform="tiny", op=OP, exact=True)
         assert made.exact and db.recommendation(made.id).exact
         assert {c.config["variant"] for c in made.candidates} == {"a", "b", "c"}
         assert made.rejected["variant=d"] == "computes at reduced precision"
         assert "d" not in {one.config["variant"] for one in made.insight.next}
         assert not any("--exact" in warning for warning in made.warnings)
+        assert not any("inexact" in line for line in rank_notes(made.candidates))
 
 
 def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

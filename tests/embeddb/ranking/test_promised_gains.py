@@ -24,7 +24,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.index.vote import VoteSettings
-from embeddb.ranking.order_reason import order_notes, rests_on, with_order_reasons
+from embeddb.ranking.order_reason import rank_notes, rests_on, with_order_reasons
 from embeddb.ranking.query import Query, VoteQuality
 from embeddb.ranking.rankers.base import Ranker, StaticBest
 from embeddb.ranking.rankers.cost_model import CostModelRanker
@@ -224,7 +224,7 @@ def test_each_reason(candidates: list[Candidate], reasons: list[str]) -> None:
     made = _answer(*candidates)
     assert [c.order_reason for c in made.candidates] == reasons
     explained(made)
-    assert len(order_notes(made.candidates)) == len({r for r in reasons if r})
+    assert len(rank_notes(made.candidates)) == len({r for r in reasons if r})
     for one, reason in zip(made.candidates, reasons, strict=True):
         assert rests_on(one, made.default).endswith(reason)
         assert made.document()["candidates"][0]["order_reason"] == reasons[0]

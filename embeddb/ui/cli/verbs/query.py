@@ -20,7 +20,7 @@ from embeddb.explain.explain import near_ties, novelty
 from embeddb.explain.explanation import link_words, preparation
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_of
-from embeddb.ranking.order_reason import order_notes
+from embeddb.ranking.order_reason import rank_notes
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.ui.cli.arguments import (
     Number,
@@ -263,7 +263,7 @@ def _show_ranking(recommendation: Recommendation) -> None:
 def _show_remarks(recommendation: Recommendation) -> None:
     measured = any(c.seconds is not None for c in recommendation.candidates)
     say(preparation(recommendation.calls, measured=measured, kind=Op.parse(recommendation.op).kind))
-    for line in order_notes(recommendation.candidates):
+    for line in rank_notes(recommendation.candidates):
         say(line)
     if any(c.break_even_calls for c in recommendation.candidates):
         say("pays off: calls needed to amortise the conversion")
