@@ -20,8 +20,8 @@ from embeddb.nests.check import in_order
 from embeddb.nests.dependence.distances import Row, System
 from embeddb.nests.nest import Nest, trips
 from embeddb.nests.nest_text import nest_from_text, nest_text
-from embeddb.nests.parts import Access, Affine, Call, Expr, Loop, Read, Statement
-from indexer.frontends.scalars import without_scalars
+from embeddb.nests.parts import Access, Affine, Array, Call, Expr, Loop, Read, Statement
+from indexer.frontends.scalars import computed_type, without_scalars
 from indexer.frontends.tree import (
     Block,
     Extraction,
@@ -39,13 +39,21 @@ from indexer.frontends.tree import (
 _COMBINES = {"+": "+=", "*": "*=", "min": "min=", "max": "max="}
 
 
-def combined(target: Access, op: str, value: Expr, mask: Expr | None) -> Statement:
+def combined(
+    target: Access, op: str, value: Expr, mask: Expr | None, arrays: Sequence[Array]
+) -> Statement:
     """`target op value` where `mask` is not 0. `op`: `=`, `+=`, `-=`, `*=`, `/=`, `min=`, `max=`.
 
-    `x = x + e`, `x = min(x, e)` and `if (e < x) x = e` are reductions, unless e reads x itself.
+    `x = x + e`, `x = min(x, e)` and `if (e < x) x = e` are reductions, unless e reads x itself, or
+    every step cuts a number: x is whole and e is not, or has more bits and must be compared.
 
     Raises: NestError for other operators.
     """
+    whole = arrays[target.array].dtype in ("i32", "i64")
+    plain = op.removesuffix("=")
+    cut = whole and computed_type(value, arrays) in ("f32", "f64", "real")
+    if cut and plain in ("", "+", "-", "*", "/", "min", "max"):
+        return Statement(target, "=", Call(plain, (Read(target), value)) if plain else value, mask)
     if op == "-=":
         return Statement(target, "+=", Call("neg", (value,)), mask)
     if op == "/=":
@@ -54,16 +62,20 @@ def combined(target: Access, op: str, value: Expr, mask: Expr | None) -> Stateme
         own = any(access == target for access in reads(value))
         if not own:
             return Statement(target, op, value, mask)
-        return Statement(target, "=", Call(op.removesuffix("="), (Read(target), value)), mask)
+        return Statement(target, "=", Call(plain, (Read(target), value)), mask)
     if op != "=":
         raise NestError(f"operator {op} is not supported in a nest")
-    if isinstance(mask, Call) and mask.op in ("<", "<="):
+    narrow = arrays[target.array].dtype == "i32" and any(
+        arrays[access.array].dtype == "i64" for access in reads(value)
+    )
+    if isinstance(mask, Call) and mask.op in ("<", "<=") and not narrow:
         if mask.args == (value, Read(target)):
             return Statement(target, "min=", value)
         if mask.args == (Read(target), value):
             return Statement(target, "max=", value)
     for operator, combine in _COMBINES.items():
-        rest = _without(value, Read(target), operator)
+        compared = narrow and operator in ("min", "max")
+        rest = None if compared else _without(value, Read(target), operator)
         if rest is not None and all(access != target for access in reads(rest)):
             return Statement(target, combine, rest, mask)
     return Statement(target, "=", value, mask)

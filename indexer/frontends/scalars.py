@@ -1,5 +1,6 @@
-"""Scalars of a program: substituted where they are read, else expanded to an array with an element
-per iteration of the loops around them, so that these can be distributed and run in parallel."""
+"""Scalars of a program: substituted where they are read, unless their value is cut or rounded to
+their type, else expanded to an array with an element per iteration of the loops around them, so
+that these can be distributed and run in parallel."""
 
 from __future__ import annotations
 
@@ -7,7 +8,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from embeddb.core.errors import NestError
+from embeddb.kernels.nests.expressions import joined_type, type_of
 from embeddb.nests.nest import loop_range
 from embeddb.nests.parts import (
     COMPARISONS,
@@ -50,7 +54,7 @@ def without_scalars(program: Program) -> Program:
 
     Raises: NestError if the range of a loop is unknown.
     """
-    program = replace(program, body=_forwarded(program.body, _uses(program)))
+    program = replace(program, body=_forwarded(program.body, _uses(program), program.arrays))
     uses = _uses(program)
     arrays, homes = list(program.arrays), dict[int, tuple[Index, ...]]()
     for scalar, met in uses.items():
@@ -112,21 +116,25 @@ def _placed(nodes: tuple[Node, ...], homes: Mapping[int, tuple[Index, ...]]) -> 
 # -- put in where they are read --------------------------------------------------------------------
 
 
-def _forwarded(nodes: tuple[Node, ...], uses: Mapping[int, Sequence[_Use]]) -> tuple[Node, ...]:
+def _forwarded(
+    nodes: tuple[Node, ...], uses: Mapping[int, Sequence[_Use]], arrays: Sequence[Array]
+) -> tuple[Node, ...]:
     forwarded: list[Node] = []
     run: list[Step] = []
     for node in (*nodes, None):
         if isinstance(node, Step):
             run.append(node)
             continue
-        forwarded += _run_forwarded(run, uses)
+        forwarded += _run_forwarded(run, uses, arrays)
         run = []
         if node is not None:
-            forwarded.append(replace(node, inside=_forwarded(node.inside, uses)))
+            forwarded.append(replace(node, inside=_forwarded(node.inside, uses, arrays)))
     return tuple(forwarded)
 
 
-def _run_forwarded(run: Sequence[Step], uses: Mapping[int, Sequence[_Use]]) -> list[Step]:
+def _run_forwarded(
+    run: Sequence[Step], uses: Mapping[int, Sequence[_Use]], arrays: Sequence[Array]
+) -> list[Step]:
     """A run of statements with the scalars substituted that only it uses."""
     within = {id(step) for step in run}
     own = {
@@ -136,21 +144,21 @@ def _run_forwarded(run: Sequence[Step], uses: Mapping[int, Sequence[_Use]]) -> l
     }
     while True:
         try:
-            return _put_in(run, frozenset(own))
+            return _put_in(run, frozenset(own), arrays)
         except _MustStay as kept:
             own.remove(kept.scalar)
 
 
 class _MustStay(Exception):
-    """A scalar must stay in memory: an operand of its value is overwritten, or it grows too
-    large."""
+    """A scalar must stay in memory: an operand of its value is overwritten, it grows too large, or
+    its value is cut or rounded to its type."""
 
     def __init__(self, scalar: int) -> None:
         super().__init__()
         self.scalar = scalar
 
 
-def _put_in(run: Sequence[Step], own: frozenset[int]) -> list[Step]:
+def _put_in(run: Sequence[Step], own: frozenset[int], arrays: Sequence[Array]) -> list[Step]:
     values: dict[int, Expr] = {}
     stale: set[int] = set()
 
@@ -177,7 +185,10 @@ def _put_in(run: Sequence[Step], own: frozenset[int]) -> list[Step]:
                     else Call(statement.combine.rstrip("="), (old, value))
                 )
                 value = value if where is None else Call("select", (where, value, old))
-            if _size(value) > _LARGEST:
+            dtype = arrays[target].dtype
+            same = _keeps_type(value, dtype, run, arrays)
+            value = value if same or dtype != "f64" else in_double(value)
+            if _size(value) > _LARGEST or not (same or dtype == "f64"):
                 raise _MustStay(target)
             values[target] = value
             stale.discard(target)
@@ -187,6 +198,32 @@ def _put_in(run: Sequence[Step], own: frozenset[int]) -> list[Step]:
         )
         stale |= {s for s, v in values.items() if any(a.array == target for a in reads(v))}
     return remaining
+
+
+def _keeps_type(value: Expr, dtype: str, run: Sequence[Step], arrays: Sequence[Array]) -> bool:
+    """True if a value has a type before it is stored in it. One of numbers and indices of loops
+    takes the type of any operand beside it, so there all operands must have the type, or a larger
+    one that gives the same number."""
+
+    def plain(leaf: Expr) -> Expr:
+        return Const(0) if isinstance(leaf, LoopIndex) else leaf
+
+    if any(True for _ in reads(value)):
+        return computed_type(mapped(value, plain), arrays) == dtype
+    if dtype in ("i32", "i64") and computed_type(value, arrays) in ("real", "f32", "f64"):
+        return False
+    beside = {arrays[step.statement.target.array].dtype for step in run}
+
+    def met(leaf: Expr) -> Expr:
+        if isinstance(leaf, Read):
+            beside.add(arrays[leaf.access.array].dtype)
+        return leaf
+
+    for step in run:
+        mapped(step.statement.value, met)
+        mapped(step.statement.where or value, met)
+    exact = isinstance(value, Const) and float(np.float32(value.value)) == value.value
+    return all(one == dtype or (exact and joined_type([one, dtype]) == one) for one in beside)
 
 
 def _size(expression: Expr) -> int:
@@ -289,6 +326,21 @@ def power(base: Expr, exponent: Expr) -> Expr:
         case Const(number) if number > 0:
             return Call("exp", (pair("*", exponent, Const(math.log(number))),))
     raise NestError("only powers up to 4, by halves, and those of numbers are supported in a nest")
+
+
+def computed_type(value: Expr, arrays: Sequence[Array]) -> str:
+    """The type in which a nest computes a value, whose file form has 2 for 2.0."""
+
+    def written(leaf: Expr) -> Expr:
+        whole = isinstance(leaf, Const) and float(leaf.value).is_integer()
+        return Const(int(leaf.value)) if whole else leaf  # type: ignore[union-attr]
+
+    return type_of(mapped(value, written), arrays)
+
+
+def in_double(value: Expr) -> Expr:
+    """A value converted to double: 1/1 is real, and of 64 bits, in a nest."""
+    return Call("*", (value, Call("/", (Const(1), Const(1)))))
 
 
 def is_whole(value: Expr, arrays: Sequence[Array]) -> bool:

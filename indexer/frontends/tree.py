@@ -130,18 +130,22 @@ class Refused:
 
 @dataclass
 class Scope:
-    """Names at a place of a program. `arrays` is that of the whole program."""
+    """Names at a place of a program, and their types in C. `arrays` is that of the whole program.
+    `overloaded`: a function returns the type of its operand, as in C++."""
 
     arrays: list[Array]
     names: ChainMap[str, Index | Expr | StoredArray | Refused] = field(default_factory=ChainMap)
+    types: ChainMap[str, str] = field(default_factory=ChainMap)
+    overloaded: bool = False
 
     def inner(self) -> Scope:
-        return Scope(self.arrays, self.names.new_child())
+        return replace(self, names=self.names.new_child(), types=self.types.new_child())
 
     def home(self, name: str) -> Scope:
         """The scope in which a name is declared."""
         depth = next(at for at, one in enumerate(self.names.maps) if name in one)
-        return Scope(self.arrays, ChainMap(*self.names.maps[depth:]))
+        names, types = (ChainMap(*one.maps[depth:]) for one in (self.names, self.types))
+        return replace(self, names=names, types=types)
 
     def of(self, name: str) -> Index | Expr | StoredArray:
         """The meaning of a name. Raises: NestError for an unknown or refused one."""

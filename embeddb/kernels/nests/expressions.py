@@ -7,7 +7,7 @@ quotient of integers is real, and so is a root, a logarithm, ... of one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -17,6 +17,7 @@ from embeddb.nests.parts import (
     DTYPES,
     Access,
     Affine,
+    Array,
     Call,
     Const,
     Expr,
@@ -50,7 +51,7 @@ def _helpers() -> str:
 HELPERS = _helpers()
 
 
-def type_of(nest: Nest, expression: Expr) -> str:
+def type_of(expression: Expr, arrays: Sequence[Array]) -> str:
     """Type of an expression, one of `DTYPES`; `int` or `real` if it has literals only."""
     match expression:
         case Const(value):
@@ -58,9 +59,9 @@ def type_of(nest: Nest, expression: Expr) -> str:
         case LoopIndex():
             return "i64"
         case Read(access):
-            return nest.arrays[access.array].dtype
+            return arrays[access.array].dtype
         case Call(op, args):
-            types = [type_of(nest, argument) for argument in args]
+            types = [type_of(argument, arrays) for argument in args]
             if op in COMPARISONS:
                 return "i32"
             joined = joined_type(types[1:] if op == "select" else types)
@@ -148,8 +149,9 @@ class Writer:
         """The statement, for its own target or another variable in its place."""
         target = target or self.access(statement.target, site, write=True)
         dtype = self.nest.arrays[statement.target.array].dtype
-        value = self.value(statement.value, site, dtype)
-        if dtype in ("i32", "i64") and type_of(self.nest, statement.value) in ("f32", "f64"):
+        cut = dtype not in _REAL and type_of(statement.value, self.nest.arrays) in _REAL
+        value = self.value(statement.value, site, "f64" if cut else dtype)
+        if cut:
             value = f"({C_TYPES[dtype]}){value}"
         if statement.combine in ("min=", "max="):
             line = f"{target} = {statement.combine[:-1]}_{dtype}({target}, {value});"
@@ -168,7 +170,7 @@ class Writer:
 
     def value(self, expression: Expr, site: Site, wanted: str) -> str:
         """The expression, converted to `wanted` by C itself; literals are written in that type."""
-        own = type_of(self.nest, expression)
+        own = type_of(expression, self.nest.arrays)
         match expression:
             case Const(number):
                 return _number(number, wanted)
@@ -182,7 +184,7 @@ class Writer:
 
     def _call(self, op: str, args: tuple[Expr, ...], site: Site, computed: str) -> str:
         if op in COMPARISONS:
-            computed = joined_type([type_of(self.nest, a) for a in args])
+            computed = joined_type([type_of(a, self.nest.arrays) for a in args])
             computed = {"int": "i64", "real": "f64"}.get(computed, computed)
         if op == "select":
             tested = self.truth(args[0], site)
@@ -199,13 +201,13 @@ class Writer:
         if op == "neg":
             return f"(-{operands[0]})"
         if op == "/":
-            whole = all(type_of(self.nest, a) not in _REAL for a in args)
+            whole = all(type_of(a, self.nest.arrays) not in _REAL for a in args)
             return f"({'(double)' * whole}{operands[0]} / {operands[1]})"
         return f"({operands[0]} {op} {operands[1]})"
 
     def truth(self, expression: Expr, site: Site) -> str:
         """C of a condition: true if not 0."""
-        computed = type_of(self.nest, expression)
+        computed = type_of(expression, self.nest.arrays)
         return self.value(expression, site, {"int": "i64", "real": "f64"}.get(computed, computed))
 
 

@@ -150,9 +150,9 @@ _MOST_PAIRS = 5000
 class Distances:
     """Distances in one nest, whose iteration space is given by inequalities. Variables: of loop k,
     variable k is the distance in units of `unit[k]`, variable depth + k the position of the source,
-    in steps from `base[k]`."""
+    in steps from `base[k]`. Unless `ascending`, offsets of rows have any order."""
 
-    def __init__(self, nest: Nest) -> None:
+    def __init__(self, nest: Nest, *, ascending: bool = True) -> None:
         self.nest, self.depth = nest, nest.depth
         self.base: list[int] = []
         self.scale: list[int] = []
@@ -176,7 +176,7 @@ class Distances:
                     if other != at and row[self.depth + other]:
                         self.ties[at].add(other)
                         self.ties[other].add(at)
-        rows = ((at, self._row_of(at)) for at in range(self.depth))
+        rows = ((at, self._row_of(at) if ascending else None) for at in range(self.depth))
         self.rows = {at: row for at, row in rows if row is not None}
 
     def between(self, first: Access, second: Access) -> tuple[Vector, ...]:
@@ -275,6 +275,7 @@ class Distances:
         row, after = low.at[0], high.at[0]
         still = not loop.lower.affine.loops and loop.lower.affine == loop.upper.affine
         ascending = self.nest.arrays[low.array].fill.startswith("offsets")
+        ascending = ascending and low.array not in self.nest.written
         following = Affine(row.affine.constant + 1, row.affine.coefs) == after.affine
         if row.of is not None or after.of is not None or not (still and ascending and following):
             return None

@@ -43,7 +43,18 @@ class Dependence:
 @lru_cache(maxsize=256)
 def dependences(nest: Nest) -> tuple[Dependence, ...]:
     """All dependences of a nest, without duplicates."""
-    distances = Distances(nest)
+    return _dependences(nest, Distances(nest))
+
+
+def needs_ascending(nest: Nest) -> tuple[int, ...]:
+    """The loops over rows of which some dependences are excluded only because the offsets of the
+    rows, which the nest's fill describes, ascend."""
+    rows = tuple(Distances(nest).rows)
+    any_order = _dependences(nest, Distances(nest, ascending=False)) if rows else ()
+    return rows if rows and any_order != dependences(nest) else ()
+
+
+def _dependences(nest: Nest, distances: Distances) -> tuple[Dependence, ...]:
     unique: dict[Dependence, None] = {}
     touched: dict[int, dict[_Touch, None]] = {}
     for statement, access, writes in nest.accesses():

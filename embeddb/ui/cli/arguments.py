@@ -200,7 +200,7 @@ def defined(texts: Sequence[str]) -> dict[str, int]:
     for text in texts:
         name, _, value = text.partition("=")
         if not name.isidentifier() or not value.isdecimal() or len(value) > 12:
-            raise UsageError(f"-D {text!r}: not NAME=NUMBER", hint="write for example -D N=1024")
+            raise UsageError(f"-D {text!r}: not NAME=NUMBER", hint="a whole number as in -D N=1024")
         numbers[name] = int(value)
     return numbers
 

@@ -10,22 +10,13 @@ from typing import Any
 from pycparser import c_ast
 
 from embeddb.core.errors import NestError
-from embeddb.nests.parts import Access, Call, Const, Expr, Index, Read
+from embeddb.nests.parts import Access, Const, Expr, Index, Read
 from indexer.frontends.c.text import undefined
-from indexer.frontends.scalars import (
-    all_true,
-    any_true,
-    chosen,
-    function,
-    is_whole,
-    negated,
-    opposite,
-    pair,
-)
+from indexer.frontends.c.types import NATURAL, Operators, Typed, declared, literal, plain
+from indexer.frontends.scalars import all_true, any_true, function, negated, opposite
 from indexer.frontends.tree import (
     Scope,
     StoredArray,
-    divided,
     expression_of,
     index_pair,
     scaled,
@@ -50,8 +41,12 @@ def index_of(node: Any, scope: Scope) -> Index:
         case c_ast.ID():
             return _index_of_name(node.name, scope)
         case c_ast.ArrayRef():
-            return Index(of=access_of(node, scope))
-        case c_ast.Cast():
+            access = access_of(node, scope)
+            dtype = scope.arrays[access.array].dtype
+            if dtype not in ("i32", "i64"):
+                raise NestError(f"a subscript or bound needs whole numbers, not {dtype}")
+            return Index(of=access)
+        case c_ast.Cast() if declared(node.to_type.type, scope) in ("i32", "i64", "u64"):
             return index_of(node.expr, scope)
         case c_ast.UnaryOp(op="-"):
             return scaled(index_of(node.expr, scope), -1)
@@ -103,73 +98,95 @@ def number_of(node: Any) -> int | float:
 
 def value_of(node: Any, scope: Scope) -> Expr:
     """The value of an expression. Raises: NestError for an unsupported one."""
+    return typed(node, scope).value
+
+
+def typed(node: Any, scope: Scope) -> Typed:
+    """The value of an expression with its type in C. Raises: as `value_of`."""
+    operators = Operators(scope.arrays)
     match node:
         case c_ast.Constant():
-            return Const(number_of(node))
+            return literal(node.value, number_of(node))
         case c_ast.ID():
-            return _value_of_name(node.name, scope)
+            return _named(node.name, scope)
         case c_ast.ArrayRef():
-            return Read(access_of(node, scope))
+            return element(node, scope)[1]
         case c_ast.Cast():
-            return _cast(node, scope)
+            return operators.cast(typed(node.expr, scope), declared(node.to_type.type, scope))
         case c_ast.UnaryOp(op="+"):
-            return value_of(node.expr, scope)
+            return typed(node.expr, scope)
         case c_ast.UnaryOp(op="-"):
-            return negated(value_of(node.expr, scope))
+            one = typed(node.expr, scope)
+            return operators.negated(one, negated(one.value))
         case c_ast.UnaryOp(op="!"):
-            return opposite(value_of(node.expr, scope))
+            return Typed(opposite(value_of(node.expr, scope)), "i32")
+        case c_ast.BinaryOp(op="&&" | "||" as op):
+            combine = all_true if op == "&&" else any_true
+            return Typed(combine(value_of(node.left, scope), value_of(node.right, scope)), "i32")
         case c_ast.BinaryOp():
-            left, right = value_of(node.left, scope), value_of(node.right, scope)
-            return _pair(node.op, left, right, scope)
+            return operators.pair(node.op, typed(node.left, scope), typed(node.right, scope))
         case c_ast.TernaryOp():
-            return chosen(*(value_of(n, scope) for n in (node.cond, node.iftrue, node.iffalse)))
+            parts = (node.cond, node.iftrue, node.iffalse)
+            return operators.chosen(*(typed(part, scope) for part in parts))
         case c_ast.FuncCall():
-            args = [value_of(a, scope) for a in (node.args.exprs if node.args else [])]
-            return _function(getattr(node.name, "name", "?"), args)
+            args = [typed(a, scope) for a in (node.args.exprs if node.args else [])]
+            return _function(getattr(node.name, "name", "?"), args, scope)
     name = f"operator {node.op}" if hasattr(node, "op") else type(node).__name__
     raise NestError(f"{name} is not supported in a nest")
 
 
-def _value_of_name(name: str, scope: Scope) -> Expr:
-    meaning = scope.of(name)
+def element(node: Any, scope: Scope) -> tuple[Access, Typed]:
+    """`A[i][j]`, or a stored scalar, and its value. Raises: NestError."""
+    access = access_of(node, scope)
+    while isinstance(node, c_ast.ArrayRef):
+        node = node.name
+    c_type = scope.types.get(node.name) or scope.arrays[access.array].dtype
+    return access, Typed(Read(access), c_type)
+
+
+def _named(name: str, scope: Scope) -> Typed:
+    meaning, c_type = scope.of(name), scope.types.get(name, "")
     if isinstance(meaning, Index):
-        return expression_of(meaning)
+        up = meaning.of is None and min((0, meaning.affine.constant, *meaning.affine.coefs)) == 0
+        c_type = NATURAL if c_type == "u64" and up else c_type
+        value = Typed(expression_of(meaning), c_type or "i32")
+        if c_type == "i32" and meaning.of and scope.arrays[meaning.of.array].dtype == "i64":
+            raise NestError(f"{name} is an int that is set to a long: declare it as long")
+        return value
     if isinstance(meaning, StoredArray):
         if scope.arrays[meaning.array].shape:
             raise NestError(f"{name} is an array without subscripts: arrays cannot be passed on")
-        return Read(Access(meaning.array, ()))
-    return meaning
+        return element(c_ast.ID(name), scope)[1]
+    own = plain(meaning, scope.arrays)
+    return Typed(meaning, c_type if c_type and c_type != "u64" else own.type)
 
 
-def _cast(node: Any, scope: Scope) -> Expr:
-    value = value_of(node.expr, scope)
-    names = getattr(getattr(node.to_type.type, "type", None), "names", [])
-    if set(names) & {"float", "double"}:
-        if isinstance(value, Const):
-            return Const(float(value.value))
-        return Call("*", (value, Const(1.0))) if is_whole(value, scope.arrays) else value
-    if not is_whole(value, scope.arrays):
-        raise NestError("a number is cut to a whole one, which is not supported in a nest")
-    return value
+#: Functions of double, and if a nest computes those of whole numbers in these; the functions of
+#: float have an f behind.
+_OF_DOUBLE = {
+    **dict.fromkeys(("sqrt", "exp", "log", "tanh"), False),
+    **dict.fromkeys(("fabs", "fmin", "fmax", "pow"), True),
+}
 
 
-def _pair(op: str, left: Expr, right: Expr, scope: Scope) -> Expr:
-    if op == "&&":
-        return all_true(left, right)
-    if op == "||":
-        return any_true(left, right)
-    if op == "/" and is_whole(left, scope.arrays) and is_whole(right, scope.arrays):
-        match left, right:
-            case Const(int(one)), Const(int(other)) if other:
-                return Const(divided(one, other))
-        raise NestError("whole numbers are divided, which is not supported in a nest")
-    return pair(op, left, right)
-
-
-def _function(name: str, args: Sequence[Expr]) -> Expr:
-    for spelling in (name, name.removesuffix("f")):  # as C names them for float
+def _function(name: str, args: Sequence[Typed], scope: Scope) -> Typed:
+    values, result = [a.value for a in args], ""
+    operators, base = Operators(scope.arrays), name.removesuffix("f")
+    if args and not scope.overloaded:
+        if base in _OF_DOUBLE:
+            result = "f64" if base == name else "f32"
+            values = operators.converted(args, result, whole=_OF_DOUBLE[base])
+        elif name == "abs":
+            operators.cast(args[0], "i32")
+            result = "i32"
+        elif len(args) == 2:
+            operators.pair("<", *args)
+            *values, result = operators.joined(*args)
+    for spelling in (name, base):
         with suppress(NestError):
-            return function(spelling, args)
+            value = function(spelling, values)
+            return Typed(value, result) if result else plain(value, scope.arrays)
     if name.isupper() and name not in ("MIN", "MAX"):
         raise undefined(name)
-    return function(name, args)
+    value = function(name, values)
+    return Typed(value, result)

@@ -21,7 +21,7 @@ with their sizes; pointers, which could overlap, are refused. Initial values of 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,9 @@ from indexer.frontends.c.text import SourceText, source_text, undefined, undefin
 from indexer.frontends.tree import Node, Program, Scope
 
 #: Types of headers, which are not read; on the first line, so that lines keep their numbers.
-_TYPEDEFS = "typedef int int32_t; typedef long int64_t; typedef long size_t; typedef int bool; "
+_TYPEDEFS = (
+    "typedef int int32_t; typedef long int64_t; typedef unsigned long size_t; typedef _Bool bool; "
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,19 @@ class CFile:
     scops: tuple[Scop, ...]
     text: SourceText
     names: Declarations
+
+    def check_defined(self, names: Iterable[str], where: str) -> None:
+        """Raises: NestError for a name that has no meaning in the file, which is `where`."""
+        present = {
+            *self.text.macros,
+            *self.text.tested,
+            *re.findall(r"[A-Za-z_]\w*", self.text.text),
+        }
+        for name in names:
+            if name not in present:
+                there = sorted({*self.text.macros, *self.text.tested, *self.names.fixed})
+                hint = f"-D sets one of {', '.join(there[:20])}" if there else ""
+                raise NestError(f"has no macro or size {name}", where=where, hint=hint)
 
 
 def read_c(
@@ -112,7 +127,7 @@ class _File:
         for node in tree.ext:
             with on_line(node):
                 if isinstance(node, c_ast.Typedef):
-                    self._names.typedef(node)
+                    self._names.typedef(node, scope)
                 elif isinstance(node, c_ast.Decl):
                     self._names.declare(node, scope)
                 elif isinstance(node, c_ast.FuncDef):

@@ -12,11 +12,12 @@ import numpy as np
 from pycparser import c_ast, c_parser
 
 from embeddb.core.errors import NestError
-from embeddb.nests.parts import Array, Call, Const, Expr, Index, Loop, Read, Statement
-from indexer.frontends.c.expressions import access_of, index_of, value_of
+from embeddb.nests.parts import Array, Call, Const, Expr, Index, Loop, Statement
+from indexer.frontends.c.expressions import element, index_of, typed, value_of
 from indexer.frontends.c.text import SourceText, undefined
+from indexer.frontends.c.types import NATURAL, STORED, Operators, declared, of_index
 from indexer.frontends.distribute import combined
-from indexer.frontends.scalars import chosen, is_whole, opposite, truth
+from indexer.frontends.scalars import chosen, opposite, truth
 from indexer.frontends.tree import (
     Block,
     Node,
@@ -29,16 +30,6 @@ from indexer.frontends.tree import (
     reads,
     walk,
 )
-
-_TYPES = {
-    ("float",): "f32",
-    ("double",): "f64",
-    ("int",): "i32",
-    ("signed", "int"): "i32",
-    ("long",): "i64",
-    ("long", "int"): "i64",
-    ("long", "long"): "i64",
-}
 
 
 class Declarations:
@@ -60,10 +51,9 @@ class Declarations:
         self.fixed: dict[str, tuple[str, int]] = {}
         self._text = text
         self.defined = {name: Const(value) for name, value in text.defines.items()}
-        self._types: dict[str, str] = {}
 
-    def typedef(self, node: Any) -> None:
-        self._types[node.name] = self.dtype(node.type) or ""
+    def typedef(self, node: Any, scope: Scope) -> None:
+        scope.types[node.name] = declared(node.type, scope)
 
     def declare(self, node: Any, scope: Scope) -> None:
         """Process a declaration outside of a scop; an unsupported one is refused when it is
@@ -85,7 +75,8 @@ class Declarations:
                 raise NestError("has a size that is no number")
             shape.append(size)
             kind = kind.type
-        dtype = self.dtype(kind)
+        scope.types[node.name] = declared(kind, scope)
+        dtype = STORED.get(scope.types[node.name], "")
         if isinstance(kind, c_ast.PtrDecl):
             raise NestError("is a pointer, which may overlap: declare it as an array with sizes")
         if not dtype:
@@ -135,12 +126,6 @@ class Declarations:
         self.array_names.append(f"{name}_{stored.array}" if taken else name)
         scope.names[name] = stored
         return stored
-
-    def dtype(self, kind: Any) -> str | None:
-        if not isinstance(kind, c_ast.TypeDecl) or not isinstance(kind.type, c_ast.IdentifierType):
-            return None
-        names = tuple(kind.type.names)
-        return self._types.get(names[0]) or _TYPES.get(names)
 
     def _fill(self, name: str, scope: Scope) -> str:
         if name in self._text.matrix_fills:
@@ -299,7 +284,8 @@ class Statements:
 
     def _local(self, node: Any, scope: Scope, mask: Expr | None) -> list[Node]:
         """A declaration within a scop: a scalar, stored unless it is an integer set once."""
-        dtype = self._names.dtype(node.type)
+        scope.types[node.name] = declared(node.type, scope)
+        dtype = STORED.get(scope.types[node.name])
         if dtype is None:
             self._names.declare(node, scope)
             return []
@@ -309,7 +295,7 @@ class Statements:
             return []
         if dtype in ("i32", "i64") and not times:
             with suppress(NestError):
-                scope.names[node.name] = self._constant_index(node.init, scope)
+                scope.names[node.name] = self._constant_index(node.name, node.init, scope)
                 return []
         self._names.hold(node.name, Array(dtype, (), ""), scope, node.coord.line)
         if node.init is None:
@@ -318,13 +304,15 @@ class Statements:
         assignment = c_ast.Assignment("=", target, node.init, node.coord)
         return self._assign(assignment, scope, None)
 
-    def _constant_index(self, node: Any, scope: Scope) -> Index:
-        """An index that does not change: none of its arrays is written in the scop."""
+    def _constant_index(self, name: str, node: Any, scope: Scope) -> Index:
+        """The index that a variable keeps: none of its arrays is written in the scop."""
+        if scope.types.get(name) == "bool":
+            raise NestError(f"{name} is 0 or 1")
         index = index_of(node, scope)
         for access in () if index.of is None else (*index.of.inner(), index.of):
-            name = self._names.own_names[access.array]
-            if self._names.assigned[name]:
-                raise NestError(f"{name} is written")
+            array = self._names.own_names[access.array]
+            if self._names.assigned[array]:
+                raise NestError(f"{array} is written")
         return index
 
     def _assign(self, node: Any, scope: Scope, mask: Expr | None) -> list[Node]:
@@ -334,15 +322,20 @@ class Statements:
             if isinstance(meaning, Refused) and meaning.dtype:
                 if op == "=" and mask is None:
                     with suppress(NestError):
-                        scope.names[node.lvalue.name] = self._constant_index(right, scope)
+                        name = node.lvalue.name
+                        scope.names[name] = self._constant_index(name, right, scope)
                         return []
                 home = scope.home(node.lvalue.name)
                 self._names.hold(node.lvalue.name, Array(meaning.dtype, (), ""), home, meaning.line)
-        target = access_of(node.lvalue, scope)
-        value = value_of(right, scope)
-        if op == "/=" and is_whole(Read(target), self._names.arrays):
-            raise NestError("whole numbers are divided, which is not supported in a nest")
-        statement = combined(target, op, value, mask)
+        target, own = element(node.lvalue, scope)
+        cast = isinstance(right, c_ast.Cast) and declared(right.to_type.type, scope)
+        if cast == own.type == "f32":
+            right = right.expr
+        operators, value = Operators(self._names.arrays), typed(right, scope)
+        if op == "/=" or (value.real and op in ("+=", "-=", "*=")):
+            operators.pair(op[0], own, value)  # refuses a quotient of whole numbers, or unsigned
+        stored = operators.stored(value, own.type, op)
+        statement = combined(target, op, stored, mask, self._names.arrays)
         return [Step(statement, node.coord.line)]
 
     def _if(self, node: Any, scope: Scope, loops: int, mask: Expr | None) -> list[Node]:
@@ -368,6 +361,10 @@ class Statements:
             raise NestError(f"{name} is a loop and is written in it")
         inner = scope.inner()
         inner.names[name] = index
+        if isinstance(node.init, c_ast.DeclList):
+            inner.types[name] = of_index(node.init.decls[0].type, scope)
+        elif scope.types.get(name) in ("u32", "u64"):
+            inner.types[name] = NATURAL
         inside = self.run([node.stmt], inner, loops + 1, mask)
         return [Block(name, loop, tuple(inside), node.coord.line)] if inside else []
 

@@ -37,13 +37,16 @@ class SourceText:
     """`text` with macros replaced; `fills`: the contents of arrays, by name, with the line;
     `matrix_fills`: those of arrays with a matrix; `defines`: the requested values and the matrix's
     sizes; `macros`: numeric ones, or sums of such, as their text and the line of their
-    definition."""
+    definition; `overridden`: those that a requested value replaces here but not when the file is
+    compiled; `tested`: the names in conditions."""
 
     text: str = ""
     fills: dict[str, tuple[str, int]] = field(default_factory=dict)
     matrix_fills: dict[str, str] = field(default_factory=dict)
     defines: dict[str, int | float] = field(default_factory=dict)
     macros: dict[str, tuple[str, int]] = field(default_factory=dict)
+    overridden: dict[str, tuple[str, int]] = field(default_factory=dict)
+    tested: set[str] = field(default_factory=set)
 
 
 def source_text(
@@ -149,6 +152,7 @@ class _Preprocessor:
         if word.isdecimal():  # `# 1 "/usr/include/math.h" 1 3 4`: 3 is a system header
             self._of_system = "3" in rest.rpartition('"')[2].split()
         elif word in ("ifdef", "ifndef"):
+            source.tested.add(rest)
             defined = rest in self._macros or rest in self._defines
             self._branches.append(defined == (word == "ifdef"))
         elif word in ("else", "endif"):
@@ -163,7 +167,7 @@ class _Preprocessor:
         elif not all(self._branches):
             return ""
         elif word == "define":
-            self._define(rest, line)
+            self._define(rest, line, source)
         elif word == "undef":
             self._macros.pop(rest, None)
         elif word == "pragma":
@@ -172,7 +176,7 @@ class _Preprocessor:
             raise NestError(f"#error {rest[:80]}", line=line)
         return ""
 
-    def _define(self, rest: str, line: int) -> None:
+    def _define(self, rest: str, line: int, source: SourceText) -> None:
         definition = _DEFINE.fullmatch(rest)
         if definition is None:
             raise NestError("#define without a name", line=line)
@@ -182,6 +186,8 @@ class _Preprocessor:
                 raise NestError(f"macro {name} has parameters", line=line, hint=_PREPROCESS)
             return
         override = self._defines.get(name)
+        if override is not None and value.strip(" ()") != repr(override):
+            source.overridden[name] = value, line
         self._macros[name] = value if override is None else repr(override)
         self._lines[name] = line
 

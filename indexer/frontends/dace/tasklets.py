@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pycparser import c_ast, c_parser
 
 from embeddb.core.errors import NestError
-from embeddb.nests.parts import Access, Call, Expr, Statement
+from embeddb.nests.parts import Access, Array, Call, Expr, Statement
 from indexer.frontends.c.expressions import value_of
 from indexer.frontends.dace.data import Place, Values, View, expression, parsed
 from indexer.frontends.distribute import combined
@@ -44,7 +44,7 @@ def tasklet(
         _run_c(reader, text, inputs, place)
     else:
         raise NestError(f"a tasklet in {str(language)[:20]} is not supported")
-    return reader.statements(outputs), reader.assigned
+    return reader.statements(outputs, place.scope.arrays), reader.assigned
 
 
 def combine_of(wcr: object) -> str:
@@ -108,18 +108,18 @@ class _Reader:
                 raise NestError(f"{name} is written under conditions that cannot be combined")
         self.assigned[name] = self.values.names[name] = value
 
-    def statements(self, outputs: Sequence[Output]) -> list[Statement]:
+    def statements(self, outputs: Sequence[Output], arrays: Sequence[Array]) -> list[Statement]:
         statements: list[Statement] = []
         for output in outputs:
             for name, target, value, mask in self._elements:
                 if name == output.connector:
-                    statements.append(combined(target, output.combine, value, mask))
+                    statements.append(combined(target, output.combine, value, mask, arrays))
             if output.connector in self.assigned:
                 if not output.view.single:
                     raise NestError(f"{output.connector} is more than one element")
                 target = output.view.access([])
                 value, mask = self.assigned[output.connector], self._masks.get(output.connector)
-                statements.append(combined(target, output.combine, value, mask))
+                statements.append(combined(target, output.combine, value, mask, arrays))
         return statements
 
 
@@ -135,7 +135,7 @@ def _run_c(reader: _Reader, text: str, inputs: Mapping[str, Expr | View], place:
         tree = c_parser.CParser().parse(f"void f(void) {{ {text} }}")
     except c_parser.ParseError as error:
         raise NestError(f"{text[:40]!r} cannot be parsed") from error
-    scope = place.scope.inner()
+    scope = replace(place.scope.inner(), overloaded=True)
     for name, value in inputs.items():
         if not isinstance(value, View):
             scope.names[name] = value

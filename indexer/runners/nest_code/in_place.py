@@ -3,7 +3,8 @@ user's own C file with its scops replaced, which compiles in place of the file.
 
 Functions of the nests stand above the file's own text, where none of its macros reach; `#line`
 keeps its line numbers. Each scop becomes calls of its nests, guarded by the sizes and values that
-they were read for; for others the original loops run.
+they were read for, and by a check of row offsets that must ascend; for others the original loops
+run.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from dataclasses import dataclass
 from embeddb.kernels.emitter import INCLUDES, TOOLS, timed
 from embeddb.kernels.nests.expressions import C_TYPES, Site, Writer, function_name, names_of
 from embeddb.kernels.nests.generate import PRELUDE, c_function, flags
-from embeddb.nests.nest import Nest
+from embeddb.nests.dependence.distances import Distances
+from embeddb.nests.dependence.legality import needs_ascending
+from embeddb.nests.nest import Nest, index_range, values_of
 from embeddb.nests.parts import DTYPES
 from embeddb.nests.schedule import Schedule
 from indexer.frontends.c.scop import CFile, Scop
@@ -111,6 +114,16 @@ def _main(nest: Nest, function: str) -> Iterator[str]:
         yield f"free({name});"
 
 
+#: Checks of row offsets, by type.
+_ASCENDS = """\
+static int embeddb_ascends_{dtype}(const {c} *p, int64_t first, int64_t last, int64_t most)
+{{
+    for (int64_t at = first; at < last; at++)
+        if (p[at] > p[at + 1])
+            return 0;
+    return p[first] >= 0 && p[last] <= most;
+}}
+"""
 _FEATURES = re.compile(r"^[ \t]*#[ \t]*define[ \t]+_\w*SOURCE\b.*$", re.M)
 
 
@@ -153,7 +166,13 @@ def program_in_place(
         *(f"/* {line} */" for line in unchanged),
         *_FEATURES.findall(source),
     ]
-    return "\n".join([*head, PRELUDE, *functions, *body]) + "\n", unchanged
+    written = "\n".join([*functions, *body]) + "\n"
+    checks = [
+        _ASCENDS.format(dtype=dtype, c=C_TYPES[dtype])
+        for dtype in ("i32", "i64")
+        if f"embeddb_ascends_{dtype}(" in written
+    ]
+    return "\n".join([*head, PRELUDE, *checks, written]), unchanged
 
 
 def _function(one: Tuned) -> str:
@@ -180,12 +199,20 @@ class _Place:
         if not self.tuned:
             return "they make no nest"
         names = self.read.names
+        for name, (text, line) in self.read.text.overridden.items():
+            if line < self.scop.start:
+                size = self.read.text.defines[name]
+                return (
+                    f"line {line} defines {name} as {text}, not {size}: put #ifndef {name} around"
+                )
         for at in self._arrays():
             if names.array_names[at] != names.own_names[at]:
                 return f"two arrays are called {names.own_names[at]}"
         for name, (text, _) in self._fixed():
             if not text:
                 return f"{name} has no exactly representable initial value"
+        if unchecked := next(self._unchecked(), ""):
+            return unchecked
         lost = [names.own_names[at] for at in self._lost()]
         if outer := [n for at, n in zip(self._lost(), lost, strict=True) if self._outer(at)]:
             return f"the last value of {outer[0]} may be read by another function"
@@ -300,6 +327,42 @@ class _Place:
         starts = re.search(r"(?:^|[;{}])\s*(?:for\s*\(\s*)?$", before)
         return not (level and starts and re.match(r"\s*=(?!=)", after))
 
+    # -- rows ------------------------------------------------------------------------------------
+
+    def _rows(self) -> Iterator[tuple[Nest, int]]:
+        """Loops whose bounds come out of an array, and must be what its fill describes: for a
+        dependence, or for the memory of a scalar with an element per iteration."""
+        for one in self.tuned:
+            loops = set(needs_ascending(one.nest))
+            for _, access, _ in one.nest.accesses():
+                if self._is_room(one.nest, access.array):
+                    loops |= access.loops
+            for at in sorted(loops):
+                bounds = one.nest.loops[at].lower, one.nest.loops[at].upper
+                if any(bound.of is not None for bound in bounds):
+                    yield one.nest, at
+
+    def _unchecked(self) -> Iterator[str]:
+        """A line for each loop of `_rows` that cannot be checked before the scop runs."""
+        written = {self._number(one.nest, at) for one in self.tuned for at in one.nest.written}
+        for nest, at in self._rows():
+            bounds = nest.loops[at].lower.of, nest.loops[at].upper.of
+            arrays = {bound.array for bound in bounds if bound is not None}
+            if at not in Distances(nest).rows or written & {self._number(nest, a) for a in arrays}:
+                names = ", ".join(nest.array_name(array) for array in sorted(arrays))
+                yield f"bounds of loop {nest.loop_name(at)} in {names} cannot be checked before it"
+
+    def _ascending(self) -> Iterator[str]:
+        """Conditions under which the offsets of rows ascend as far as they are read."""
+        for nest, at in self._rows():
+            offsets = nest.loops[at].lower.of
+            assert offsets is not None
+            array, (row,) = nest.arrays[offsets.array], offsets.at
+            first, last = index_range(nest.loops, nest.arrays, row)
+            most = values_of(array)[1]
+            pointer = self._argument(nest, offsets.array)
+            yield f"embeddb_ascends_{array.dtype}({pointer}, {first}, {last + 1}, {most})"
+
     # -- what the nests were read for --------------------------------------------------------------
 
     def _fixed(self) -> Iterator[tuple[str, tuple[str, int]]]:
@@ -329,3 +392,4 @@ class _Place:
             if not self._inside(names.lines[at]):
                 name, rank = names.own_names[at], len(arrays[at].shape)
                 yield f"sizeof({name}{'[0]' * rank}) == {DTYPES[arrays[at].dtype]}"
+        yield from dict.fromkeys(self._ascending())

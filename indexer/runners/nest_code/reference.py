@@ -299,7 +299,7 @@ def checked_nest(nest: Nest) -> Checked:
 def tolerance_of(nest: Nest) -> float:
     """The relative error that rounding explains, for the computing type and the length of
     reductions: it grows as their root while random, linearly beyond. 0: integers."""
-    types = {type_of(nest, s.value) for s in nest.body}
+    types = {type_of(s.value, nest.arrays) for s in nest.body}
     types |= {nest.arrays[s.target.array].dtype for s in nest.body}
     reals = types & {"f32", "f64", "real"}
     if not reals:
@@ -342,10 +342,10 @@ class _Watch:
         if not isinstance(expression, Call):
             return expression
         if expression.op in COMPARISONS:
-            types = {type_of(self.nest, a) for a in expression.args}
+            types = {type_of(a, self.nest.arrays) for a in expression.args}
             dtype = "f32" if "f32" in types and "f64" not in types else ""
         else:
-            dtype = type_of(self.nest, expression)
+            dtype = type_of(expression, self.nest.arrays)
         return replace(expression, args=tuple(self.rounded(a, dtype) for a in expression.args))
 
     def error(self, expression: Expr) -> Expr:
@@ -407,7 +407,7 @@ def may_jump(nest: Nest) -> bool:
     """True if rounding can turn a decision: a comparison of computed reals, or a real number
     truncated to an integer. A few elements may then be arbitrary."""
     for statement in nest.body:
-        real = type_of(nest, statement.value) not in ("int", "i32", "i64")
+        real = type_of(statement.value, nest.arrays) not in ("int", "i32", "i64")
         whole = nest.arrays[statement.target.array].dtype in ("i32", "i64")
         if whole and real and isinstance(statement.value, Call):
             return True
@@ -428,4 +428,5 @@ def _is_rounded(nest: Nest, expression: Expr) -> bool:
     if isinstance(expression, Read):
         array = expression.access.array
         return array in nest.written and nest.arrays[array].dtype in ("f32", "f64")
-    return isinstance(expression, Call) and type_of(nest, expression) in ("real", "f32", "f64")
+    real = type_of(expression, nest.arrays) in ("real", "f32", "f64")
+    return isinstance(expression, Call) and real

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import count, islice, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NestError, NothingFound, UsageError
+from embeddb.core.pattern import Pattern
 from embeddb.core.wording import plural
 from embeddb.nests.check import canonical_schedule
 from embeddb.nests.counters import SOURCES
@@ -39,6 +40,9 @@ from embeddb.ui.cli.workload_text import (
     listing,
     loop_words,
 )
+
+if TYPE_CHECKING:
+    from indexer.frontends.tree import Extraction
 
 
 @click.command("import")
@@ -103,8 +107,6 @@ def _read(
 
     Raises: UsageError without a file; NestError for one that cannot be read or has no nest.
     """
-    from indexer.frontends import extract
-
     if not files and not dace:
         raise UsageError("which program?", hint="name files, or a Python program with --dace")
     constants, matrices = defined(defines), read_matrices(index_matrix)
@@ -119,13 +121,30 @@ def _read(
                 "a Python program must be run to be read", where=file, hint=f"--dace {file}"
             )
         for matrix in matrices:
-            extracted = extract(file, defines=constants, matrix=matrix)
+            alone = len(files) + len(dace) == 1
+            extracted = _extracted(file, constants, matrix, alone=alone)
             if not extracted.nests:
                 raise NestError("has no loop nest", where=file, hint="; ".join(extracted.notes))
             nests += extracted.nests
             lines |= {n.id: at for n, at in zip(extracted.nests, extracted.lines, strict=False)}
             notes += [f"{file}: {line}" for line in extracted.notes]
     return nests, notes, lines
+
+
+def _extracted(
+    file: str, constants: dict[str, int], matrix: Pattern | None, *, alone: bool
+) -> Extraction:
+    """The nests of a file. A file of C that is `alone` must know every constant.
+
+    Raises: NestError.
+    """
+    from indexer.frontends import extract, read_c_file
+
+    if not file.endswith(".c"):
+        return extract(file, defines=constants, matrix=matrix)
+    _, read, extraction = read_c_file(file, defines=constants, matrix=matrix)
+    read.check_defined(constants if alone else (), file)
+    return extraction
 
 
 def _import_document(nest: Nest, lines: Mapping[str, tuple[int, int]]) -> dict[str, object]:
@@ -198,13 +217,11 @@ def _nest(place: str, name: str, defines: tuple[str, ...], index_matrix: str) ->
 
 
 def _of_file(place: str, name: str, defines: tuple[str, ...], index_matrix: str) -> Nest:
-    from indexer.frontends import extract
-
     if place.endswith(".py"):
         hint = f"embeddb nest import DB --dace {place}"
         raise NestError("a Python program must be run to be read", where=place, hint=hint)
     (matrix,) = read_matrices([index_matrix] if index_matrix else [])
-    extracted = extract(place, defines=defined(defines), matrix=matrix)
+    extracted = _extracted(place, defined(defines), matrix, alone=True)
     fits = [nest for nest in extracted.nests if name in ("", nest.name, nest.id)]
     if len(fits) == 1:
         return fits[0]

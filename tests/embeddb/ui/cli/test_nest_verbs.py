@@ -147,6 +147,7 @@ def test_show_as_a_schedule(file: str, capsys: pytest.CaptureFixture[str]) -> No
         (("import", "{db}", "{file}", "-D", "N"), 2, "not NAME=NUMBER"),
         (("show", "{file}"), 2, "has 6 nests"),
         (("show", "{file}", "nobody"), 3, "no nest 'nobody'"),
+        (("show", "{folder}/g.c", "-D", "n=3"), 1, "has no macro or size n (-D sets one of N)"),
         (("show", "{db}"), 2, "which nest of"),
         (("show", "{db}", "nobody"), 1, "no pattern of that name"),
         (("show", "{folder}/p.py", "x"), 1, "must be run to be read"),
@@ -161,6 +162,10 @@ def test_refusals_say_why(
     word: str,
 ) -> None:
     (tmp_path / "p.py").write_text("raise SystemExit('was run')")
+    (tmp_path / "g.c").write_text(
+        "#define N 8\nfloat x[N];\nvoid f(void) {\n#pragma scop\n"
+        "for (int i = 0; i < N; i++) x[i] = 0;\n#pragma endscop\n}\n"
+    )
     db = str(tmp_path / "n.db")
     Database.create(db).close()
     asked = [w.format(db=db, file=file, folder=tmp_path) for w in words]

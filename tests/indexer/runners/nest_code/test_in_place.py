@@ -19,6 +19,7 @@ gcc = [pytest.mark.gcc, needs_gcc]
 HEAD = """\
 #define _GNU_SOURCE
 #include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
 #ifndef N
 #define N 40
@@ -29,6 +30,7 @@ HEAD = """\
 #endif
 static double A[N][N], B[N][N], x[N];
 static float f[N];
+static int w[N], row[N + 1];
 double total, weight = 0.25;
 """
 MAIN = """
@@ -39,6 +41,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < N; i++) {
         x[i] = i % 7;
         f[i] = i % 5;
+        w[i] = 99990 + i;
+        row[i] = (i % 2) * N;
         for (int j = 0; j < N; j++)
             A[i][j] = (i * 31 + j * 17) % 23;
     }
@@ -46,7 +50,7 @@ int main(int argc, char **argv)
     run(A, 2.5, 4);
     double sum = total;
     for (int i = 0; i < N; i++) {
-        sum += x[i] + 3 * f[i];
+        sum += x[i] + 3 * f[i] + w[i] % 1000;
         for (int j = 0; j < N; j++)
             sum += B[i][j] * (1 + (i + 2 * j) % 5) + A[i][j];
     }
@@ -104,6 +108,33 @@ REPLACED = {
         "    if (a[i][j] > 3.0)\n      B[i][j] = rate * a[i + off][j];\n"
         "    else\n      B[i][j] += f[i];",
     ),
+    "locals of other types": program(
+        "",
+        "for (int i = 0; i < N; i++) {\n  double t = f[i] * 1e25f, u = w[i];\n"
+        "  int cut = a[i][0] * 0.7;\n  float r = a[i][1] * 1e7 + a[i][2] * 0.3;\n"
+        "  x[i] = t * t * 1e-50 + u * u * 1e-9 + cut;\n  B[i][0] = r - a[i][1] * 1e7;\n}",
+    ),
+    "whole numbers that are cut": program(
+        "",
+        "for (int i = 0; i < N; i++) {\n  w[i] *= 0.3;\n  w[i] -= 1.5;\n"
+        "  w[i] = w[i] + a[i][0] * 0.7;\n}",
+    ),
+    "double beside float": program(
+        "",
+        "for (int i = 0; i < N; i++) {\n  x[i] = f[i] / 10 > 0.1 ? 1 : 2;\n"
+        "  B[i][0] = exp(f[i] * 50) * 1e-80 + fabs(w[i]) * w[i] + pow(w[i], 2);\n"
+        "  B[i][1] = (double)(f[i] * 1e25f) * (f[i] * 1e25f) * 1e-50 + 2.0 * w[i] * w[i];\n}",
+    ),
+    "rows in any order": program(
+        "",
+        "for (int i = 0; i < N - 1; i++)\n  for (int k = row[i]; k < row[i + 1]; k++)\n"
+        "    x[k] = x[k] * 0.5 + a[i][0];",
+    ),
+    "a rounded scalar of rows": program(
+        "",
+        "for (int i = 0; i < N - 1; i++)\n  for (int k = row[i]; k < row[i + 1]; k++) {\n"
+        "    float t = x[k] * 0.3;\n    x[k] = t + a[i][0];\n  }",
+    ),
     "two scops": program(
         "",
         "for (int i = 0; i < N; i++)\n  x[i] = 2 * x[i];\n#pragma endscop\n  total += x[3];\n"
@@ -142,6 +173,11 @@ KEPT = {
     ),
     "a scalar of the file that vanishes": program(
         "", "for (int i = 0; i < N; i++) {\n  total = a[i][i];\n  x[i] = total + 1;\n}"
+    ),
+    "rows that the loops set": program(
+        "",
+        "for (int i = 0; i < N; i++)\n  row[i] = i;\nfor (int i = 0; i < N - 1; i++)\n"
+        "  for (int k = row[i]; k < row[i + 1]; k++)\n    x[k] = x[k] * 0.5 + a[i][0];",
     ),
     "two of one name": program(
         "double x[N];\nfor (int k = 0; k < N; k++)\n  x[k] = k;",
@@ -215,6 +251,23 @@ def test_a_size_given_from_outside_is_asked_for(tmp_path: Path) -> None:
     )
     assert "times == 3" in made
     assert output(source) == output(tmp_path / "p.c")
+
+
+def test_a_size_that_the_file_sets_again_is_refused(tmp_path: Path) -> None:
+    source = "#define N 48\n" + program("", "for (int i = 0; i < N; i++)\n  x[i] = 2 * x[i];")
+    _, made, kept = written(tmp_path, source, N=96)
+    assert "line 1 defines N as 48, not 96: put #ifndef N around" in kept[0]
+    assert "nest_p(" not in made
+    _, made, kept = written(tmp_path, source, N=48)
+    assert not kept and "nest_p(" in made
+
+
+def test_order_of_rows_is_checked_only_where_it_matters(tmp_path: Path) -> None:
+    _, made, _ = written(tmp_path, REPLACED["rows in any order"])
+    assert f"embeddb_ascends_i32((int32_t *)row, 0, {39}, 40)" in made
+    loops = "for (int i = 0; i < N - 1; i++)\n  for (int k = row[i]; k < row[i + 1]; k++)\n"
+    _, made, _ = written(tmp_path, program("", f"{loops}    x[i] += a[0][k];"))
+    assert "embeddb_ascends" not in made
 
 
 def test_lines_keep_their_numbers(tmp_path: Path) -> None:
