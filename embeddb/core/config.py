@@ -18,6 +18,7 @@ from embeddb.core.kinds import Operation, WorkloadKind, operation_of
 #: A parameter's value. Permutations are tuples of names.
 Value = int | float | str | bool | tuple[str, ...]
 
+_MOST_COLUMNS = 1 << 20
 _DTYPES = ("f32", "f64", "f16", "bf16", "tf32", "c64", "c128")
 
 
@@ -39,11 +40,13 @@ class Op:
         traits, _ = operation_of(kernel)
         if dtype not in _DTYPES:
             raise UsageError(f"no value type {dtype!r}", hint=f"types: {', '.join(_DTYPES)}")
-        if not 1 <= width <= 1 << 20 or (width != 1 and not traits.wide):
-            raise UsageError(f"{kernel} cannot have {width} dense columns")
+        if not 1 <= width <= _MOST_COLUMNS or (width != 1 and not traits.wide):
+            hint = f"1 to {_MOST_COLUMNS}" if traits.wide else ""
+            raise UsageError(f"{kernel} cannot have {width} dense columns", hint=hint)
         if dtype != "f32" and not traits.typed:
             raise UsageError(f"{kernel} has no value type: its arrays have their own")
         head = f"{kernel}:{width}" if traits.wide else kernel
+        object.__setattr__(self, "name", traits.name)  # a plain string, as keys and files need
         object.__setattr__(self, "width", width)
         object.__setattr__(self, "_text", head if dtype == "f32" else f"{head}:{dtype}")
 
@@ -52,14 +55,18 @@ class Op:
         """Read `spmv`, `spmm:128`, `sddmm:64:f64`, ... Raises: UsageError for any other text."""
         if not isinstance(text, str):
             raise UsageError("an operation must be a string", hint="write it as spmm:128")
-        match = re.fullmatch(r"(\w+)(?::(\d{1,7}))?(?::(\w+))?", text.strip().lower())
+        match = re.fullmatch(r"(\w+)(?::(\d\w*))?(?::(\w+))?", text.strip().lower())
         if not match:
             raise UsageError(f"{text!r} is not an operation", hint="write it as spmm:128")
         kernel, width, dtype = match.groups()
+        hint = f"write {kernel}:128"
         if width is None and operation_of(kernel)[0].wide:
-            raise UsageError(
-                f"{text!r} lacks the number of dense columns", hint=f"write {kernel}:128"
-            )
+            raise UsageError(f"{text!r} lacks the number of dense columns", hint=hint)
+        if width is not None and not re.fullmatch("0|[1-9][0-9]*", width):
+            raise UsageError(f"{width!r} is no number of dense columns", hint=hint)
+        if width is not None and len(width) > len(str(_MOST_COLUMNS)):
+            reason = f"{kernel} cannot have {width[:20]} dense columns"
+            raise UsageError(reason, hint=f"1 to {_MOST_COLUMNS}")
         return cls(kernel, int(width or 1), dtype or "f32")
 
     @property

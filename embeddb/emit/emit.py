@@ -10,6 +10,7 @@ import msgspec
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.files.safe_write import OwnFolder
+from embeddb.core.reports import Progress
 from embeddb.emit.cuda import CudaLibrary
 from embeddb.emit.library import Library, RuleText, filled
 from embeddb.emit.tile import TileLibrary
@@ -238,10 +239,11 @@ def emit_pack(
     platform: str = "cpu",
     most: int = MOST,
     prefix: str = "",
+    progress: Progress | None = None,
 ) -> Manifest:
     """Emit at most `most` configurations of a platform, and a rule that chooses among them, learned
     from the runs in `db` on one of its instances or on all, to a folder. For `cuda`, candidates are
-    exact in their type and not cuSPARSE.
+    exact in their type and not cuSPARSE. Learning reports `progress`.
 
     Raises: UsageError for an impossible number and another platform; as `learn_rule`, `Library`,
     `CudaLibrary` and `write_library`.
@@ -254,11 +256,14 @@ def emit_pack(
         )
     where = db.platform(platform)
     kernel = where.kernel(op)
+    # Learning takes minutes: a wrong operation, prefix or folder is refused before.
+    _library(platform, op, [], prefix=prefix)
+    _earlier(Path(place))
 
     def allowed(config: Config) -> bool:
         return not _is_library(config) and kernel.is_exact(config)
 
-    rule = learn_rule(db, platform, op, most, allowed=allowed)
+    rule = learn_rule(db, platform, op, most, allowed=allowed, progress=progress)
     function = rule.symbol if where.name == "cuda" else f"{rule.symbol}_wide"
     text = RuleText(rule.header(), function)
     capability = rule.environment.get("capability", "")

@@ -33,7 +33,6 @@ from embeddb.kernels import build as cpu_build
 from embeddb.kernels.called import CalledKernel, code_place, is_built
 from embeddb.kernels.forms import spread_of_rows
 
-NO_COMPILER = "no C compiler found: install gcc to run the faster kernel"
 #: Multiply-adds below which scipy computes: a kernel call costs more than it saves.
 SMALL = 4096
 #: Non-zeros below which scipy's SpMV on one thread may be as fast, and from which a team may be
@@ -117,13 +116,20 @@ def too_soon(matrix: Matrix, op: Op, options: CompileOptions, preparing_s: float
     )
 
 
+def without_compiler() -> str:
+    """Reason not to build where no compiler is found."""
+    named = os.environ.get(cpu_build.COMPILER_VARIABLE)
+    cure = cpu_build.no_compiler() if named else "install gcc to run the faster kernel"
+    return f"no C compiler found: {cure}"
+
+
 def too_costly(op: Op, choice: Choice, matrix: Matrix, options: CompileOptions) -> str:
     """Reason not to use the chosen kernel; empty if it is used."""
     calls = options.calls
     if options.build or is_built(Config(choice.config), op):
         return ""
     if cpu_build.compiler() is None:
-        return NO_COMPILER
+        return without_compiler()
     if options.build is False:
         return "the kernel is not built, and build=False"
     if calls is None:
@@ -333,7 +339,8 @@ def lost_without(config: Config, op: Op, lost_s: float) -> tuple[float, float]:
     place, cost_s = code_place(config, op), usual_build_s()
     all_s = owed_s(place, lost_s)
     if all_s >= cost_s:
-        place.with_suffix(".owed").unlink(missing_ok=True)
+        with suppress(OSError):
+            place.with_suffix(".owed").unlink()
     return all_s, cost_s
 
 

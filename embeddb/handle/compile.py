@@ -15,7 +15,6 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, RunnerUnavailable, UsageError
 from embeddb.handle.autotune import (
-    NO_COMPILER,
     SMALL,
     TRIED,
     Trial,
@@ -30,6 +29,7 @@ from embeddb.handle.autotune import (
     usual_config,
     usual_kernel,
     usual_pays,
+    without_compiler,
     worth_building,
 )
 from embeddb.handle.choice import (
@@ -102,11 +102,12 @@ def compile(
     Otherwise, without a compiler, if a kernel cannot be built or stored, and below `SMALL`
     multiply-adds, scipy computes; a missing compiler and a failed build give one RuntimeWarning.
 
-    Raises: UsageError for an invalid matrix, kernel, k or type; MatrixError for a damaged matrix;
+    Raises: UsageError for an invalid matrix or other argument; MatrixError for a damaged matrix;
     SpaceError for an illegal `config`; StoreError and others as `embeddb.open` does.
     """
-    width = _width(kernel, k)
-    options = CompileOptions(calls, seconds, reproducible, build)
+    kernel, width = _product(kernel, k)
+    options = _options(calls, seconds, reproducible, build)
+    _check_sources(db, config)
     if type(matrix).__module__.partition(".")[0] == "torch":
         if dtype is not None:
             raise UsageError("dtype is for numpy", hint="give A in that type: A.double()")
@@ -209,7 +210,7 @@ def _seconds(served: KernelCall, b: Any, c: Any, budget_s: float) -> float:
 
 def _check_compiler() -> None:
     if not cpu_build.has_code():
-        raise RunnerUnavailable(NO_COMPILER)
+        raise RunnerUnavailable(without_compiler())
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,16 +242,43 @@ class _Empty(Handle):
         return _Empty, (self.running[0].matrix, self._op, self._notes[0])
 
 
-def _width(kernel: str, k: int | None) -> int:
-    if kernel not in _KERNELS:
+def _product(kernel: str, k: int | None) -> tuple[str, int]:
+    """The kernel as a plain string (numpy's are others), and its number of dense columns."""
+    if not isinstance(kernel, str) or kernel not in _KERNELS:
         raise UsageError(f"unknown kernel {kernel!r}", hint=f"one of {', '.join(_KERNELS)}")
+    kernel = _KERNELS[_KERNELS.index(kernel)]
     if kernel == "spmv":
         if k not in (None, 1):
             raise UsageError(f"spmv has one dense column, not {k}", hint="spmm has k of them")
-        return 1
+        return kernel, 1
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 0:
         raise UsageError(f"{kernel} needs k, its dense columns, not {k!r}", hint="k=128")
-    return int(k)
+    return kernel, int(k)
+
+
+def _options(
+    calls: float | None, seconds: float, reproducible: bool, build: bool | None
+) -> CompileOptions:
+    if not (build is None or isinstance(build, bool | np.bool_)):
+        raise UsageError(f"build is {build!r}: True, False or None is needed")
+    number = None if calls is None else _number("calls", calls)
+    return CompileOptions(number, _number("seconds", seconds), bool(reproducible), build)
+
+
+def _number(name: str, number: Any) -> float:
+    if isinstance(number, int | float | np.integer | np.floating) and number is not True:
+        with suppress(OverflowError):
+            if (plain := float(number)) >= 0:
+                return number if type(number) is int else plain
+    raise UsageError(f"{name} is {number!r:.40}: a number of at least 0 is needed")
+
+
+def _check_sources(db: Any, config: Any) -> None:
+    if not (isinstance(db, str | Path) or hasattr(db, "store")):
+        raise UsageError(f"db is {db!r:.40}: a folder, `starter` or an open Database is needed")
+    if not (config is None or isinstance(config, str | Mapping)):
+        reason = f"config is {config!r:.40}: a mapping, or a text such as order=ij, is needed"
+        raise UsageError(reason)
 
 
 def _on_gpu(matrix: Any) -> bool:

@@ -45,10 +45,10 @@ class CudaProducts(Products):
         device: Device | None,
         chosen: Mapping[str, Chosen] | None = None,
     ) -> None:
-        super().__init__(wanted.kernel, ordered.order, ordered.alone)
+        values = ordered.csr.values
+        super().__init__(wanted.kernel, ordered.order, ordered.alone, values.device)
         self._ordered, self._wanted, self._runs = ordered, wanted, device
-        self.shape, self.nnz = ordered.csr.shape, ordered.csr.nnz
-        self.dtype, self.device = ordered.csr.values.dtype, ordered.csr.values.device
+        self.shape, self.nnz, self.dtype = ordered.csr.shape, ordered.csr.nnz, values.dtype
         self._width = wanted.k if wanted.k is not None else 1
         self._two, self._vector = wanted.kernel == "sddmm", wanted.kernel == "spmv"
         self._on_gpu = self.device.type == "cuda"

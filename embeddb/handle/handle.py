@@ -232,12 +232,13 @@ class Handle:
             # After matrices in two orders, values alone are ambiguous.
             both = replace(new, plain=old.plain and new.plain)
             return self._served.with_values(both)
+        # Type and length first: an error of theirs is no matter of A's order.
+        data = operand(values, "values", old.values.shape, self._dtype)
         if not old.plain:
             raise UsageError(
                 "A was not sorted CSR without duplicates: its values alone have no order",
                 hint="give the whole matrix",
             )
-        data = operand(values, "values", old.values.shape, self._dtype)
         return self._served.with_values(type(old)(old.pattern, data.copy(), True))
 
     def _count(self) -> None:

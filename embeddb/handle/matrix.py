@@ -107,7 +107,10 @@ def value_type(values: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
     """
     if values.dtype.kind not in "fiub" or values.dtype.itemsize > 8:
         raise UsageError(f"A holds {values.dtype}: kernels compute in float32 and float64")
-    wanted = np.dtype(dtype if dtype is not None else np.result_type(values.dtype, np.float32))
+    try:
+        wanted = np.dtype(dtype if dtype is not None else np.result_type(values.dtype, np.float32))
+    except (TypeError, ValueError):
+        raise UsageError(f"dtype {dtype!r}: kernels compute in float32 and float64") from None
     if wanted not in (np.float32, np.float64):
         raise UsageError(f"dtype {wanted}: kernels compute in float32 and float64")
     return values.astype(wanted, copy=False)
@@ -136,23 +139,28 @@ def _sorted(shape: tuple[int, int], parts: Any, layout: str, pattern: Pattern) -
 def operand(array_like: Any, name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """The array as dtype[shape], row-major; copied only if it is not.
 
-    Raises: UsageError for another shape, for a type that the kernel's cannot hold, and for an
-    object that is no array of numbers.
+    Raises: UsageError for another shape, for a type that the kernel's cannot hold, for an object
+    that is no array of numbers, and for a masked array.
     """
     if type(array_like) is np.ndarray and array_like.dtype == dtype and array_like.shape == shape:
         flags = array_like.flags
         if flags.c_contiguous and flags.aligned:
             return array_like
+    _refuse_masked(array_like, name)
     try:
         array = np.asarray(array_like)
     except (TypeError, ValueError) as error:
         raise UsageError(f"{name} is no dense array: {error}") from None
-    if array.ndim == 2 and array.shape[:1] == shape[:1] and array.shape != shape:
+    columns = array.ndim == 2 and name != "values"
+    if columns and array.shape[:1] == shape[:1] and array.shape != shape:
         width, own = array.shape[1], shape[1] if len(shape) > 1 else 1
         raise UsageError(
             f"{name} has {width} columns; this handle was compiled for k={own}",
             hint=f"compile another with k={width}",
         )
+    if array.ndim == 0:
+        kind = type(array_like).__name__
+        raise UsageError(f"{name} is a {kind}, not an array of the shape {shape}")
     if array.shape != shape:
         raise UsageError(f"{name} has the shape {array.shape}, the kernel's is {shape}")
     if not np.can_cast(array.dtype, dtype, "safe"):
@@ -165,6 +173,15 @@ def operand(array_like: Any, name: str, shape: tuple[int, ...], dtype: Any) -> N
     return np.require(array, dtype, ("C", "A"))
 
 
+def _refuse_masked(array_like: Any, name: str) -> None:
+    """Raises: UsageError for a masked array, whose mask kernels do not read."""
+    if type(array_like) is not np.ndarray and isinstance(array_like, np.ma.MaskedArray):
+        raise UsageError(
+            f"{name} is a masked array, and kernels read no mask",
+            hint=f"give {name}.filled(0), or {name}.data",
+        )
+
+
 def result_of(out: Any, shape: tuple[int, ...], dtype: Any, inputs: tuple[Any, ...]) -> bool:
     """True if a kernel may write into `out`; otherwise the result is copied: if `out` is strided,
     or may share memory with an input.
@@ -173,6 +190,7 @@ def result_of(out: Any, shape: tuple[int, ...], dtype: Any, inputs: tuple[Any, .
     """
     if not isinstance(out, np.ndarray):
         raise UsageError(f"out is a {type(out).__name__}, not an array of numpy")
+    _refuse_masked(out, "out")
     if out.shape != shape or out.dtype != dtype:
         raise UsageError(
             f"out is {out.dtype} of shape {out.shape}, the result {np.dtype(dtype)} of {shape}"

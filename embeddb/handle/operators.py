@@ -34,19 +34,23 @@ class Products:
     """The products of one pattern on one device, and the order of the caller's values.
 
     `order` int64[nnz] are the positions of the caller's values in sorted CSR (None: the same
-    order), `alone` is True if values alone have an order. `key` is unique in this process.
+    order), `alone` is True if values alone have an order. `key` is unique in this process, `stamp`
+    an empty tensor whose version counts the updates of A's values.
     """
 
-    def __init__(self, kernel: str, order: torch.Tensor | None, alone: bool) -> None:
-        self.kernel, self.order, self.alone = kernel, order, alone
+    def __init__(
+        self, kernel: str, order: torch.Tensor | None, alone: bool, device: torch.device
+    ) -> None:
+        self.kernel, self.order, self.alone, self.device = kernel, order, alone, device
         self.key = next(_keys)
+        with torch.inference_mode(False):  # tensors of that mode have no version
+            self.stamp = torch.empty(0, device=device)
         self._back: torch.Tensor | None = None
         _known[self.key] = self
 
     shape: tuple[int, int]
     nnz: int
     dtype: torch.dtype
-    device: torch.device
 
     @property
     def config(self) -> Config | None:
@@ -134,8 +138,10 @@ def _products(key: int) -> Products:
 def product(
     b: torch.Tensor, values: torch.Tensor | None, key: int, transposed: bool
 ) -> torch.Tensor:
-    """A B, or Aᵀ B, of the pattern `key`; b dtype[n,k] or dtype[n], values dtype[nnz]."""
-    return _products(key).multiply(b, values, transposed)
+    """A B, or Aᵀ B, of the pattern `key`; b dtype[n,k] or dtype[n], values dtype[nnz]. A's own
+    values are None, or the stamp, which a compiled graph saves for its backward."""
+    others = values if values is not None and values.numel() else None
+    return _products(key).multiply(b, others, transposed)
 
 
 @torch.library.custom_op("embeddb::dots", mutates_args=())
@@ -158,17 +164,21 @@ def _(c: torch.Tensor, b: torch.Tensor, key: int) -> torch.Tensor:
 
 
 def _keep_product(ctx: Any, inputs: Any, output: Any) -> None:
-    b, values, key, ctx.transposed = inputs
-    ctx.products = _known.get(int(key))  # a graph may outlive the handle
-    ctx.key, ctx.has_values = key, values is not None
-    ctx.save_for_backward(b, *(() if values is None else (values,)))
+    b, values, ctx.key, ctx.transposed = inputs
+    ctx.products = _products(ctx.key)  # a graph may outlive the handle
+    ctx.version = ctx.products.stamp._version
+    ctx.save_for_backward(b, values)
 
 
 def _product_gradients(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-    b, *rest = ctx.saved_tensors
-    values = rest[0] if ctx.has_values else None
+    b, values = ctx.saved_tensors
     for_b = for_values = None
     if ctx.needs_input_grad[0]:
+        if values is None and ctx.version != ctx.products.stamp._version:
+            raise UsageError(
+                "A was updated between a product and its backward, which needs the former values",
+                hint="call backward() before update(), or f(B, values=...)",
+            )
         for_b = product(grad, values, ctx.key, not ctx.transposed)
     if ctx.needs_input_grad[1]:
         for_values = dots(b, grad, ctx.key) if ctx.transposed else dots(grad, b, ctx.key)

@@ -39,7 +39,7 @@ class HostProducts(Products):
         compiled: dict[str, Handle] | None = None,
     ) -> None:
         places = None if order[0] is None else torch.from_numpy(order[0])
-        super().__init__(primary.op.name, places, order[1])
+        super().__init__(primary.op.name, places, order[1], torch.device("cpu"))
         self.primary = primary
         self.csr = primary.sparse()
         self._compile = compile_one
@@ -48,7 +48,6 @@ class HostProducts(Products):
             self._handles["along"] = primary
         self._lock = threading.Lock()
         self._turned: NDArray[np.int64] | None = None
-        self.device = torch.device("cpu")
 
     @classmethod
     def of(cls, matrix: torch.Tensor, kernel: str, compile_one: Compile) -> HostProducts:
@@ -134,8 +133,9 @@ class HostProducts(Products):
         arrays = [array_of(one, "an operand") for one in operands]
         if out is None:
             return torch.from_numpy(handle(*arrays))
-        handle(*arrays, out=array_of(out, "out"))
-        return out
+        array = array_of(out, "out")
+        handle(*arrays, out=array)
+        return out.copy_(torch.from_numpy(array)) if out.is_neg() else out  # a copy if negated
 
     def product(self, transposed: bool) -> Handle:
         """The handle of A B, or Aᵀ B."""
@@ -229,7 +229,7 @@ def sorted_csr(matrix: torch.Tensor) -> tuple[Any, NDArray[np.int64] | None, boo
 
 
 def array_of(tensor: Any, name: str) -> NDArray[Any]:
-    """The tensor's memory as an array."""
+    """The tensor's memory as an array; a copy if its negative bit is set."""
     if not isinstance(tensor, torch.Tensor):
         raise UsageError(
             f"{name} is a {type(tensor).__name__}: A was a tensor, so are operands",
@@ -239,5 +239,5 @@ def array_of(tensor: Any, name: str) -> NDArray[Any]:
         raise UsageError(f"{name} is {tensor.layout} on {tensor.device}: dense, on the CPU")
     if tensor.dtype not in (torch.float32, torch.float64):
         raise UsageError(f"{name} holds {tensor.dtype}: kernels compute in float32 and float64")
-    array: NDArray[Any] = tensor.detach().numpy()
+    array: NDArray[Any] = tensor.numpy(force=True)  # without gradient, negated where due
     return array

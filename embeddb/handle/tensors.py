@@ -34,7 +34,7 @@ class TensorHandle:
 
     def __init__(self, products: Products) -> None:
         self._products = products
-        self._key, self._dtype = products.key, products.dtype
+        self._key, self._stamp, self._dtype = products.key, products.stamp, products.dtype
         self._device = products.device.type
         self._two = products.kernel == "sddmm"
         self._own = products.own() if self._two else None
@@ -55,18 +55,18 @@ class TensorHandle:
         Raises: UsageError as `Handle` does, for other objects than tensors of A's device, and for
         transforms of `torch.func` other than `vmap`.
         """
-        quick = self._quick
-        if quick is not None and values is None and not torch.compiler.is_compiling():
+        quick, compiling = self._quick, torch.compiler.is_compiling()
+        if quick is not None and values is None and not compiling:
             result = quick(dense, other, out)
             if result is not None:
-                return result
+                return result if out is None else _written(out)
         if torch.is_autocast_enabled(self._device):
             dense, other, values = (self._widened(one) for one in (dense, other, values))
         operands = [one for one in (dense, other, values) if one is not None]
         gradients = torch.is_grad_enabled() and any(
             getattr(one, "requires_grad", False) for one in operands
         )
-        if torch.compiler.is_compiling():
+        if compiling:
             plain = out is not None
         elif not is_traced(operands):
             plain = out is not None or (values is None and not gradients)
@@ -80,6 +80,8 @@ class TensorHandle:
         if not self._two:
             if other is not None:
                 raise UsageError(f"{self._products.kernel} takes one dense operand")
+            if own is None and compiling and not torch.compiler.is_exporting():
+                own = self._stamp  # torch checks its version before the graph's backward
             computed: torch.Tensor = torch.ops.embeddb.product(dense, own, self._key, False)
             return computed
         if other is None:
@@ -113,13 +115,16 @@ class TensorHandle:
 
     def update(self, values: torch.Tensor) -> None:
         """Replace the values of the matrix: a sparse tensor of the same pattern, or dtype[nnz] in
-        A's order. They are copied.
+        A's order. They are copied. A backward through an earlier product by A's values then raises.
 
         Raises: UsageError for another pattern, shape or type.
         """
+        if not isinstance(values, torch.Tensor):
+            raise UsageError(f"values is a {type(values).__name__}: A was a tensor, so are values")
         detached = values.detach()
         plain = detached.layout is torch.strided
         self._products.update(self._products.in_csr(detached) if plain else detached)
+        _written(self._stamp)
         if self._two:
             self._own = self._products.own()
 
@@ -149,15 +154,23 @@ class TensorHandle:
         out: torch.Tensor | None,
         gradients: bool,
     ) -> torch.Tensor:
-        if gradients and out is not None:
+        followed = gradients or (torch.is_grad_enabled() and getattr(out, "requires_grad", False))
+        if followed and out is not None:
             raise UsageError("out takes no gradient", hint="call under torch.no_grad()")
         products = self._products
         in_csr = None if values is None else products.in_csr(values.detach())
         operands = (dense,) if other is None else (dense, other)
         if not self._two or products.order is None:
-            return products.straight(operands, in_csr, out)
+            result = products.straight(operands, in_csr, out)
+            return result if out is None else _written(out)
         result = products.in_own(products.straight(operands, in_csr, None))
         return result if out is None else out.copy_(result)
+
+
+def _written(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, whose new content autograd is to notice."""
+    torch._C._increment_version((tensor,))
+    return tensor
 
 
 def is_traced(tensors: Sequence[Any]) -> bool:

@@ -190,8 +190,11 @@ def _named() -> str:
 
 
 def no_compiler() -> str:
-    """Message for a missing compiler."""
-    return f"{_named()} not found: install a C compiler to measure; queries still work"
+    """Message for a missing compiler, or a program in its place that is none."""
+    fault = "is no C compiler (--version fails)" if shutil.which(_named()) else "not found"
+    if os.environ.get(COMPILER_VARIABLE):
+        return f"{_named()} {fault}: name another by {COMPILER_VARIABLE}, or unset it"
+    return f"{_named()} {fault}: install a C compiler to measure; queries still work"
 
 
 def has_code() -> bool:
@@ -316,7 +319,7 @@ def compile_to(
 
     Raises: RunnerUnavailable if the machine cannot compile.
     """
-    problem = _called([*command, "-x", "c", "-", "-o", str(out), *libraries], source)
+    problem = _compiled(command, source, out, libraries)
     if problem is None:
         return ""
     name = Path(command[0]).name
@@ -324,6 +327,15 @@ def compile_to(
         raise _unable(f"{name} {problem.message}", out.parent)
     _require_able(command, out.parent, name)
     return f"{name} {problem.message}"
+
+
+def _compiled(
+    command: Sequence[str], source: str, out: Path, libraries: Sequence[str] = ()
+) -> _Problem | None:
+    problem = _called([*command, "-x", "c", "-", "-o", str(out), *libraries], source)
+    if problem is None and not (out.exists() and out.stat().st_size):
+        return _Problem("wrote nothing", False)  # such as EMBEDDB_CC=true
+    return problem
 
 
 def _require_able(command: Sequence[str], folder: Path, name: str) -> None:
@@ -337,14 +349,25 @@ def _require_able(command: Sequence[str], folder: Path, name: str) -> None:
     except OSError as error:
         raise _unable(f"{folder}: {error.strerror}", folder) from None
     try:
-        problem = _called([*command, "-x", "c", "-", "-o", out], _SMALL)
+        problem = _compiled(command, _SMALL, Path(out))
     finally:
         Path(out).unlink(missing_ok=True)
     if problem is not None:
-        raise _unable(
-            f"{name} cannot compile even a small test program: it {problem.message}", folder
-        )
+        raise _unfit(name, problem, folder)
     _able[key] = time.monotonic()
+
+
+def _unfit(name: str, problem: _Problem, folder: Path) -> RunnerUnavailable:
+    variables = [
+        f"{variable}={value}"
+        for variable in (COMPILER_VARIABLE, MARCH_VARIABLE)
+        if (value := os.environ.get(variable))
+    ]
+    chosen = f" ({', '.join(variables)})" if variables else ""
+    reason = f"{name} cannot compile even a small test program{chosen}: it {problem.message}"
+    if problem.of_machine or not variables:
+        return _unable(reason, folder)
+    return RunnerUnavailable(reason, hint=f"change or unset {' and '.join(variables)}")
 
 
 def _unable(reason: str, folder: Path) -> RunnerUnavailable:

@@ -8,6 +8,7 @@ sizes are checked before that reader allocates them.
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,6 +49,10 @@ _PLUS = re.compile(rb"(?<=[ \t\n])\+(?=[\d.iInN]|$)")
 _LINE = re.compile(r"Line (\d+): (.*)", re.DOTALL)
 #: Limit on the comments before the sizes, in bytes.
 _MOST_COMMENTS = 2**20
+#: Numbers of an entry by field.
+_NUMBERS = {"pattern": 2, "real": 3, "complex": 4}
+#: bool[256]: true for bytes between words.
+_BETWEEN = np.isin(np.arange(256), list(b" \t\n\r\v\f"))
 _BLOCK = 2**20
 #: Peak memory per entry in bytes: position and value from scipy, then the pattern's own.
 _ENTRY_BYTES = 32
@@ -62,8 +67,14 @@ class _Header:
     nnz: int
     lines: int
 
+    @property
+    def numbers(self) -> int:
+        """Numbers of an entry."""
+        return _NUMBERS[self.field]
+
     def text(self) -> bytes:
-        banner = f"%%MatrixMarket matrix coordinate {self.field} {self.symmetry}"
+        symmetry = "general" if self.symmetry == "skew-symmetric" else self.symmetry
+        banner = f"%%MatrixMarket matrix coordinate {self.field} {symmetry}"
         return f"{banner}\n{self.shape[0]} {self.shape[1]} {self.nnz}\n".encode()
 
 
@@ -73,14 +84,15 @@ class _Rewritten(io.RawIOBase):
 
     scipy's reader searches for the end of a line with `strchr` and reads beyond its buffer if a NUL
     byte or the end of the file comes first (seen with scipy 1.17). It also buffers whole lines, so
-    their length is limited here. It does not read `+1.5`, nor `1D0` of a complex number.
+    their length is limited here. It does not read `+1.5`, nor `1D0` of a complex number, and skips
+    the rest of a line: `words` counts those of the entries.
     """
 
     def __init__(self, source: Source, head: bytes, stream: IO[bytes]) -> None:
         super().__init__()
         self._source, self._stream = source, stream
         self._block, self._at = head, 0
-        self._ends, self._line_bytes, self._blank = True, 0, True
+        self._ends, self._line_bytes, self._blank, self.words = True, 0, True, 0
 
     def readable(self) -> bool:
         return True
@@ -107,7 +119,10 @@ class _Rewritten(io.RawIOBase):
         data = data.translate(_READABLE)
         if self._blank and data.startswith(b"+"):
             data = b" " + data[1:]
-        self._blank = data[-1:].isspace()
+        between = _BETWEEN[np.frombuffer(data, dtype=np.uint8)]
+        self.words += int(np.count_nonzero(between[:-1] > between[1:]))
+        self.words += bool(self._blank and not between[0])
+        self._blank = bool(between[-1])
         return _PLUS.sub(b" ", data) if b"+" in data else data
 
 
@@ -133,19 +148,49 @@ def read(source: Source) -> Pattern:
         if header.layout == "array":
             rows, cols = _array(source, header, stream)
             return Pattern.from_coo(header.shape, rows, cols)
+        rewritten = _Rewritten(source, header.text(), stream)
         try:
-            matrix = mmread(_Rewritten(source, header.text(), stream), spmatrix=False)
+            matrix = mmread(rewritten, spmatrix=False)
         except (ValueError, OverflowError) as error:
             match = _LINE.fullmatch(str(error))
             if match is None:
                 raise source.error(str(error)) from error
             line = int(match[1]) - 2 + header.lines
             raise source.error(match[2], line=line) from error
-    return Pattern.from_coo(header.shape, matrix.row, matrix.col)
+    if rewritten.words != header.numbers * header.nnz:
+        _refuse_more(source, header)
+    rows, cols = matrix.row, matrix.col
+    if header.symmetry == "skew-symmetric":
+        if (at := np.flatnonzero(rows == cols)).size:
+            entries = itertools.islice(_entries(source), int(at[0]), None)
+            reason = "a skew-symmetric matrix has no entries on the diagonal"
+            raise source.error(reason, line=next(entries, (None, []))[0])
+        rows, cols = mirrored(rows, cols)
+    return Pattern.from_coo(header.shape, rows, cols)
+
+
+def _entries(source: Source) -> Iterator[tuple[int, list[bytes]]]:
+    """The words of each entry, less a comment behind it, with their line; read again for a place,
+    since the compiled reader gives none."""
+    with open_stream(source) as stream:
+        first = _header(source, stream).lines + 1
+        for start, lines in _blocks(source, first, stream):
+            for line, text in enumerate(lines, start):
+                if words := text.partition(b"%")[0].split():
+                    yield line, words
+
+
+def _refuse_more(source: Source, header: _Header) -> None:
+    """Raises: MatrixError for an entry with more numbers than its field has."""
+    for line, words in _entries(source):
+        if len(words) > header.numbers:
+            shown = b" ".join(words)[:60].decode("latin-1")
+            reason = f"{header.numbers} numbers per entry expected, not {shown!r}"
+            raise source.error(reason, line=line)
 
 
 def _header(source: Source, stream: IO[bytes]) -> _Header:
-    banner = without_mark(stream.readline(LONGEST_LINE)).decode("latin-1").lower().split()
+    banner = without_mark(_line(source, stream, 1)).decode("latin-1").lower().split()
     if len(banner) != 5 or banner[0] not in ("%%matrixmarket", "%matrixmarket"):
         raise source.error("the first line is not a MatrixMarket banner of five words", line=1)
     _, kind, layout, field, symmetry = banner
@@ -155,26 +200,33 @@ def _header(source: Source, stream: IO[bytes]) -> _Header:
         raise source.error(f"unknown kind of matrix: {field} {symmetry}", line=1)
     if layout == "array" and field == "pattern":
         raise source.error("an array cannot be of field 'pattern'", line=1)
-    line, text, passed = 2, stream.readline(LONGEST_LINE), 0
+    line, text, passed = 2, _line(source, stream, 2), 0
     while text and (not text.strip() or text.lstrip().startswith(b"%")):
         passed += len(text)
         if passed > _MOST_COMMENTS:
             raise source.error(f"no sizes within {_MOST_COMMENTS >> 20} MiB of comments", line=line)
-        line, text = line + 1, stream.readline(LONGEST_LINE)
+        line, text = line + 1, _line(source, stream, line + 1)
     sizes = _sizes(source, text, 3 if layout == "coordinate" else 2, line)
     m, n = sizes[0], sizes[1]
     if symmetry != "general" and m != n:
         raise source.error(f"a {symmetry} matrix cannot be {m} x {n}", line=line)
     if layout == "coordinate":
         nnz, least = sizes[2], 4  # "1 1\n"
-        # The expansion is the same for all three, and scipy does not accept every combination.
-        symmetry = "general" if symmetry == "general" else "symmetric"
+        # One expansion for both, and scipy does not accept every combination.
+        symmetry = "symmetric" if symmetry == "hermitian" else symmetry
     else:
         nnz, least = _array_entries(m, n, symmetry), 2  # "1\n"
         source.check_memory(16 * max(m, 0) * max(n, 0), f"a dense {m} x {n} array", line=line)
     taken = _ENTRY_BYTES * (1 if symmetry == "general" else 2) if layout == "coordinate" else 0
     source.check_sizes((m, n), nnz, entry_bytes=least, taken=taken, line=line)
     return _Header(layout, _FIELDS[field], symmetry, (m, n), nnz, line)
+
+
+def _line(source: Source, stream: IO[bytes], line: int) -> bytes:
+    text = stream.readline(LONGEST_LINE + 1)
+    if len(text) > LONGEST_LINE:
+        raise source.error(f"a line of more than {LONGEST_LINE} bytes", line=line)
+    return text
 
 
 def _array(

@@ -62,6 +62,26 @@ def test_what_is_no_operation(text: str) -> None:
         Op.parse(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("spmm:1048577", "cannot have 1048577 dense columns"),
+        ("spmm:1000000000", "cannot have 1000000000 dense columns"),
+        ("spmm:" + "9" * 5000, "cannot have 99999999999999999999 dense columns"),
+        ("spmm:1_0", "'1_0' is no number of dense columns"),
+        ("spmm:\u0666\u0664", "is no number of dense columns"),
+        ("spmm:064", "'064' is no number of dense columns"),
+        ("spmm:1e3", "'1e3' is no number of dense columns"),
+        ("spmm:f64", "lacks the number of dense columns"),
+    ],
+)
+def test_a_wrong_width_is_named(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        Op.parse(text)
+    limit = "1 to 1048576" if "cannot" in said else "write spmm:128"
+    assert caught.value.hint == limit
+
+
 @given(CONFIGS)
 def test_a_configuration_survives_text_and_json(values: dict[str, object]) -> None:
     config = Config(values)

@@ -13,6 +13,7 @@ from emitted import OK, Loaded
 from embeddb.core.config import Config
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database, open_database
+from embeddb.emit import emit
 from embeddb.kernels import build as cpu_build
 from embeddb.platforms.platform import load_platform
 from indexer.embed import embed
@@ -91,6 +92,36 @@ def test_a_pack_without_evidence_is_refused(
     assert "cpu and cuda" in capsys.readouterr().err
     assert run_verb(["emit", empty, "last", "-o", str(out), "--platform", "cpu"]) == 2
     assert not out.exists()
+
+
+def test_a_wrong_folder_prefix_or_type_is_refused_before_learning(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def learned(*_: object, **__: object) -> None:
+        pytest.fail("learned for minutes")
+
+    monkeypatch.setattr(emit, "learn_rule", learned)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.tex").write_text("all of it")
+    words = ["emit", place, "--pack", "2"]
+    for more, said in (
+        (["--op", str(OP), "-o", str(other)], "other contents"),
+        (["--op", str(OP), "-o", str(tmp_path / "not" / "there")], "parent folder"),
+        (["--op", str(OP), "-o", str(tmp_path / "c"), "--prefix", "a-b"], "prefix"),
+        (["--op", "spmv:f16", "-o", str(tmp_path / "c")], "no code for spmv:f16"),
+    ):
+        assert run_verb([*words, *more]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_pack_reports_its_progress(place: str, tmp_path: Path) -> None:
+    seen = []
+    with open_database(place, readonly=True) as db:
+        emit.emit_pack(
+            db.index, OP, tmp_path / "c", most=2, progress=lambda *step: seen.append(step)
+        )
+    assert len(seen) > 1
 
 
 @pytest.mark.gcc

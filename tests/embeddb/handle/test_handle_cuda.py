@@ -308,6 +308,23 @@ def test_reproducible_calls_are_never_left_to_torch(device: Device) -> None:
         CudaProducts.of(a.to_sparse_csr(), wanted, device)
 
 
+def test_autograd_notices_an_update_and_a_written_out(device: Device) -> None:
+    a, b = matrix(), dense(17, 4).requires_grad_()
+    f = handle(a, "spmm", device, 4)
+    loss = f(b).sum()
+    f.update(2 * a.to_sparse_csr().values())
+    with pytest.raises(UsageError, match="A was updated between a product and its backward"):
+        loss.backward()
+    w, p = torch.ones(23, 4, dtype=a.dtype, device=DEVICE), dense(23, 4).requires_grad_()
+    for operand in (b.detach(), b.detach().t().contiguous().t()):  # on the fast path and off it
+        loss = (p * w).sum()
+        f(operand, out=w)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+    with pytest.raises(UsageError, match="out takes no gradient"):
+        f(b.detach(), out=p)
+
+
 def test_update_takes_strided_and_negated_values(device: Device) -> None:
     a, b = matrix(), dense(17, 4)
     f = handle(a, "spmm", device, 4)

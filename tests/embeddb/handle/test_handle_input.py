@@ -11,6 +11,7 @@ import pytest
 from scipy import sparse
 
 import embeddb
+from embeddb.core.config import Op
 from embeddb.core.errors import MatrixError, SpaceError, UsageError
 from embeddb.handle.handle import Handle
 from embeddb.kernels import build as cpu_build
@@ -69,8 +70,10 @@ def test_unsorted_and_duplicate_indices_are_sorted_and_added_up(layout: str) -> 
     f = compiled(made)
     np.testing.assert_allclose(f(b), made @ b, rtol=1e-6)
     assert (made.data == before).all(), "the caller's matrix is not touched"
-    with pytest.raises(UsageError, match="no order"):
+    with pytest.raises(UsageError, match="shape"):
         f.update(made.data)
+    with pytest.raises(UsageError, match="no order"):
+        f.update(made.data[1:])
     made.data *= 3
     f.update(made)
     np.testing.assert_allclose(f(b), made @ b, rtol=1e-6)
@@ -163,6 +166,43 @@ def test_a_configuration_that_is_none_is_refused(a: Any) -> None:
         embeddb.compile(a, "spmm", k=8, config="order=zigzag")
 
 
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ({"calls": -5}, "calls is -5: a number"),
+        ({"calls": float("nan")}, "calls is nan: a number"),
+        ({"calls": "3"}, "calls is '3': a number"),
+        ({"calls": True}, "calls is True: a number"),
+        ({"calls": 10**400}, "calls is 1000"),
+        ({"seconds": -1}, "seconds is -1: a number"),
+        ({"seconds": float("nan")}, "seconds is nan: a number"),
+        ({"seconds": "x"}, "seconds is 'x': a number"),
+        ({"seconds": None}, "seconds is None: a number"),
+        ({"dtype": "x"}, "dtype 'x': kernels compute in float32 and float64"),
+        ({"config": 5}, "config is 5: a mapping"),
+        ({"db": None}, "db is None: a folder"),
+        ({"db": 3}, "db is 3: a folder"),
+        ({"build": "no"}, "build is 'no': True, False or None"),
+    ],
+)
+def test_other_arguments_are_refused_in_a_line(a: Any, argument: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        embeddb.compile(a, "spmv", **argument)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_of_numpy_are_numbers(a: Any) -> None:
+    calls, seconds = np.int64(1), np.float32(0)
+    f = embeddb.compile(a, "spmv", calls=calls, seconds=seconds, reproducible=np.True_)
+    np.testing.assert_allclose(f(dense(20)), a @ dense(20), rtol=1e-5)
+
+
+def test_the_name_of_a_kernel_may_be_numpys(a: Any) -> None:
+    f = embeddb.compile(a, np.str_("spmm"), k=8, config=ROWS)
+    assert type(f.op.name) is str
+    assert type(Op(np.str_("spmv"), 1, "f64").name) is str
+
+
 def test_the_matrix_is_copied(a: Any, f: Handle) -> None:
     b = dense(20, 8)
     before = f(b)
@@ -179,6 +219,28 @@ def test_a_changed_pattern_is_refused(a: Any, f: Handle) -> None:
         f.update(a.data[1:])
     with pytest.raises(UsageError, match="complex"):
         f.update(a.data * 1j)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [(None, "NoneType, not an array"), (dense(5, 5), "shape"), (dense(3), "shape")],
+)
+def test_values_are_blamed_before_the_order_of_a(a: Any, f: Handle, values: Any, said: str) -> None:
+    f.update(a.tocoo())
+    with pytest.raises(UsageError, match=said):
+        f.update(values)
+    with pytest.raises(UsageError, match="no order"):
+        f.update(a.data)
+
+
+def test_masked_arrays_are_refused(a: Any, f: Handle) -> None:
+    masked = np.ma.masked_array(dense(20, 8), dense(20, 8) < 0.5)
+    with pytest.raises(UsageError, match="B is a masked array"):
+        f(masked)
+    with pytest.raises(UsageError, match="out is a masked array"):
+        f(dense(20, 8), out=np.ma.masked_array(dense(30, 8)))
+    with pytest.raises(UsageError, match="values is a masked array"):
+        f.update(np.ma.masked_array(a.data))
 
 
 # -- operands ----------------------------------------------------------------------------------

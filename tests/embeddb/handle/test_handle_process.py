@@ -171,6 +171,19 @@ def test_without_a_compiler_scipy_computes_and_it_is_said_once(
     runs_here(embeddb.compile(a, "spmm", k=16), a, b)  # warnings are errors here
 
 
+def test_a_cache_that_is_a_file_leaves_it_to_scipy(
+    cache: Path, a: Any, b: Any, empty_db: Path
+) -> None:
+    cache.parent.parent.mkdir()
+    cache.parent.write_text("")
+    for calls in (1e9, None):
+        of_handle._reasons.clear()
+        with pytest.warns(RuntimeWarning, match="cannot store compiled kernels"):
+            f = embeddb.compile(a, "spmm", k=16, db=empty_db, calls=calls)
+        assert f.config is None
+        runs_here(f, a, b)
+
+
 def test_without_a_compiler_a_cache_that_is_carried_along_runs(
     cache: Path, a: Any, b: Any, empty_db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,25 @@ def test_a_compiler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) 
     assert reason is not None and "no-such-compiler not found" in reason
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("EMBEDDB_CC", "false", r"false is no C compiler .*EMBEDDB_CC"),
+        ("EMBEDDB_CC", "no-such-compiler", r"no-such-compiler not found: .*EMBEDDB_CC"),
+        ("EMBEDDB_CC", "true", r"EMBEDDB_CC=true.*wrote nothing"),
+        ("EMBEDDB_MARCH", "foo", r"EMBEDDB_MARCH=foo.*failed"),
+    ],
+)
+def test_a_wrong_variable_is_named(
+    variable: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch, kernels: Path
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(RunnerUnavailable, match=said) as caught:
+        cpu_build.build("int x;")
+    assert "space" not in caught.value.hint
+    assert not list(kernels.glob("*.so")) and not list(kernels.glob(".build-*"))
+
+
 def test_an_unwritable_cache_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "embeddb").write_text("a file where the folder should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

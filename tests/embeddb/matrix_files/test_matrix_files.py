@@ -134,6 +134,15 @@ def test_duplicates_explicit_zeros_and_odd_values(tmp_path: Path) -> None:
     assert read_pattern(path) == Pattern.from_coo((3, 3), [0, 1, 1, 2], [1, 0, 2, 1])
 
 
+def test_blanks_comments_and_both_triangles_are_read(tmp_path: Path) -> None:
+    path, want = tmp_path / "a.mtx", Pattern.from_coo((3, 3), [0, 1, 2], [1, 0, 2])
+    head = "%%MatrixMarket matrix coordinate {} symmetric\n% c\n3 3 3\n"
+    path.write_text(head.format("real") + "2 1 1 \t \r\n\n  \n1 2 +1 % 4 5\n3 3 1D0%c\n\n")
+    assert read_pattern(path) == want
+    path.write_text(head.format("pattern") + " 2  1\n\t1\t2\n3 3 ")
+    assert read_pattern(path) == want
+
+
 def test_files_scipy_writes_as_harwell_boeing(tmp_path: Path) -> None:
     matrix = sp.csr_array(sp.random_array((30, 40), density=0.2, rng=np.random.default_rng(3)))
     hb_write(tmp_path / "a.rua", sp.csc_array(matrix))

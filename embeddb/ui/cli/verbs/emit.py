@@ -96,8 +96,16 @@ def _of_op(db: str, place: str, prefix: str, options: Mapping[str, Any]) -> Mani
         config = Config.parse(options["config"])
         return emit_config(config, op, place, platform=platform, prefix=prefix)
     most = options["pack"]
-    with open_database(db, readonly=True) as opened:
-        return emit_pack(opened.index, op, place, platform=platform, most=most, prefix=prefix)
+    with open_database(db, readonly=True) as opened, Progress() as progress:
+        return emit_pack(
+            opened.index,
+            op,
+            place,
+            platform=platform,
+            most=most,
+            prefix=prefix,
+            progress=progress,
+        )
 
 
 def _of_answer(db: Database, answer: str, place: str, prefix: str) -> Manifest:
