@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from embeddb.core.blas import one_thread
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.platforms.platform import Platform
@@ -30,6 +31,7 @@ LEAST_GROUPS, LEAST_RUNS = 5, 40
 MOST_RUNS = 5000
 
 
+@one_thread()
 def learned_model(
     lookup: Lookup, partition: AnswerIndex, platform: Platform, op: Op
 ) -> CostModel | None:

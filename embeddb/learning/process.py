@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.blas import one_thread
 from embeddb.core.config import Op
 from embeddb.core.reports import Progress
 from embeddb.cost_model.gaussian import GaussianProcess
@@ -24,6 +25,7 @@ Floats = NDArray[np.float64]
 _MOST_EXPECTED = 64
 
 
+@one_thread()
 def learn(
     samples: Samples,
     card: Mapping[str, Any],

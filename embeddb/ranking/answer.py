@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from embeddb.core.blas import one_thread
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NestError, RunnerUnavailable
 from embeddb.core.records import WorkloadInfo
@@ -69,6 +70,7 @@ class Request:
     answer_by: Answerer = answer
 
 
+@one_thread()
 def recommend(lookup: Lookup, request: Request, *, deepen: Deepen | None = None) -> Recommendation:
     """Rank configurations for a workload and store the answer; `deepen` may add to its diagnostics.
 

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
-from embeddb.core.small_matrices import cholesky, product
 from embeddb.ranking.query import Correlate, Query
 from embeddb.ranking.recommendation import LIKELY, Candidate
 
@@ -78,7 +77,7 @@ def _draws(correlation: Floats) -> Floats:
     """Draws float64[draws,c] for correlations float64[c,c]. Raises: numpy.linalg.LinAlgError if
     these are not finite or not positive definite."""
     count = len(correlation)
-    draws = product(_noise(count), cholesky(correlation + _JITTER * np.eye(count)))
+    draws: Floats = _noise(count) @ np.linalg.cholesky(correlation + _JITTER * np.eye(count)).T
     if not np.isfinite(draws).all():
         raise np.linalg.LinAlgError("correlations that are not finite")
     return draws

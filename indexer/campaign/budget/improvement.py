@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.blas import one_thread
 from embeddb.core.config import Config
 from embeddb.cost_model.gaussian import GaussianProcess, Inputs, Measured, joined
 from embeddb.learning.samples import fastest_and_others
@@ -57,6 +58,7 @@ class Improvement:
 
     judged = False
 
+    @one_thread()
     def allocate(self, ledger: BudgetState, rng: np.random.Generator) -> Allocation:
         spent = int(ledger.counts.sum())
         if not spent:

@@ -1,0 +1,37 @@
+"""One thread for linear algebra on matrices of hundreds of rows.
+
+On those a second thread of BLAS gains little, and on a machine with other work, or in a container
+whose quota is smaller than its processors, threads wait for each other by spinning: answers by a
+process took up to ten times as long (docs/explanation/decisions.md#one-blas-thread).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
+
+#: Modules that load a BLAS of their own.
+_LOADERS = ("numpy", "scipy.linalg", "faiss")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Limits BLAS to one thread; also a decorator. Of overlapping uses in several threads only the
+    first has an effect, to its end: threadpoolctl takes care of it."""
+    loaded = tuple(name in sys.modules for name in _LOADERS)
+    with _controller(loaded).limit(limits=1):
+        yield
+
+
+@lru_cache(maxsize=8)
+def _controller(loaded: tuple[bool, ...]) -> ThreadpoolController:
+    """The BLAS libraries of a process in which these of `_LOADERS` are loaded."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")
