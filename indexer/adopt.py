@@ -7,14 +7,16 @@ so that a run that was stopped continues, and one with more samples measures the
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from embeddb.core.blas import one_thread
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, UsageError
 from embeddb.core.reports import Progress, ignore_progress
@@ -43,8 +45,9 @@ from embeddb.learning.process import process_of
 from embeddb.learning.samples import Samples
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.rankers.order import MOST_CHOSEN, order_to_try
-from indexer.campaign.budget.growing_plan import BudgetRequest, extended
+from indexer.campaign.budget.growing_plan import BudgetRequest, begin_again, extended
 from indexer.campaign.folder import Campaign
+from indexer.campaign.nodes.coordinator import ignore_message
 from indexer.campaign.plan import Matrix
 from indexer.campaign.run import CampaignJob, run_campaign
 from indexer.runners.base import RunOptions
@@ -137,6 +140,7 @@ class Adoption:
     pool: Sequence[Matrix]
     folder: Path
     progress: Progress = ignore_progress
+    note: Callable[[str], None] = ignore_message
 
     def __post_init__(self) -> None:
         groups = len({matrix.group for matrix in self.pool})
@@ -155,9 +159,9 @@ class Adoption:
         RunnerUnavailable if the machine fails: the same request continues.
         """
         here: Platform = self.runner.platform()
-        return [self._expected(op, here, self._measured(op)) for op in self.request.ops]
+        return [self._expected(op, here, self._measured(op, here)) for op in self.request.ops]
 
-    def _measured(self, op: Op) -> Campaign:
+    def _measured(self, op: Op, here: Platform) -> Campaign:
         request = self.request
         samples = BudgetRequest(
             platform=request.platform,
@@ -167,10 +171,14 @@ class Adoption:
             seed=request.seed,
         )
         folder = self.folder / request.platform.name / str(op).replace(":", "_")
+        begin_again(folder, samples, self.pool, here, self.note)
         campaign = extended(folder, samples, self.pool)
-        job = CampaignJob(campaign, self.db, self.runner, RunOptions(), progress=self.progress)
+        job = CampaignJob(
+            campaign, self.db, self.runner, RunOptions(), progress=self.progress, try_default=True
+        )
         return run_campaign(job)[0]
 
+    @one_thread()
     def _expected(self, op: Op, here: Platform, campaign: Campaign) -> AdoptedOp:
         self.progress(f"learn {op}", 0, 1)
         partition = self.db.answering(op, here)
@@ -182,14 +190,14 @@ class Adoption:
                 f"which ran: needs {LEAST_GROUPS} groups of matrices and {LEAST_RUNS} to "
                 f"{MOST_RUNS} runs",
                 where=str(campaign.folder),
-                hint="see failures with `embeddb campaign status`, or give more --samples",
+                hint=f"see failures by {self._status(campaign)}, or give more --samples",
             )
         samples = own_samples(self.db, partition, here, op)
         if np.unique(samples.groups).size < 2:
             raise InputError(
                 f"{op}: usable runs of one group of matrices only: nothing to judge by",
                 where=str(campaign.folder),
-                hint="see failures with `embeddb campaign status`",
+                hint=f"see failures by {self._status(campaign)}",
             )
         used = {campaign.plan.matrices[task.matrix].path for task in campaign.tasks()}
         more = len(used) < len({matrix.path for matrix in self.pool})
@@ -209,6 +217,10 @@ class Adoption:
             float(difference.mean()),
             standard_error(difference, group),
         )
+
+    def _status(self, campaign: Campaign) -> str:
+        words = ["embeddb", "campaign", "status", self.db.store.place, str(campaign.folder)]
+        return f"`{shlex.join(words)}`"
 
     @staticmethod
     def _choices(

@@ -27,6 +27,8 @@ _FROM_OUTSIDE = frozenset(
         *(signal.SIGXCPU, signal.SIGXFSZ),
     }
 )
+#: Of these, what the system sends for use of memory, time or disk: perhaps the program's own.
+LIMITS = frozenset(one.name for one in (signal.SIGKILL, signal.SIGXCPU, signal.SIGXFSZ))
 _SPACE = (errno.ENOSPC, errno.EDQUOT)
 _OTHERS = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.EIO, errno.EROFS)
 _FULL = re.compile("|".join(re.escape(os.strerror(code)) for code in _SPACE))
@@ -43,6 +45,18 @@ _BLAMED = re.compile(
         ]
     )
 )
+
+
+class ProgramKilled(RunnerUnavailable):
+    """A user's program that ended by `signal`, one of `LIMITS`, at one configuration. A single end
+    says nothing about it: another process may have used up the memory. Repeated ones at the same
+    point do, which a campaign counts."""
+
+    def __init__(self, message: str, *, signal: str, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.signal = signal
+
+
 #: Gap between two reads of the clock, in seconds, that shows that the process was stopped.
 _STOPPED_S = 2.0
 _LOOK_S = 0.25

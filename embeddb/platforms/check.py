@@ -6,7 +6,9 @@ Run it on your own file, from a test or with `embeddb platform check FILE`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -15,11 +17,21 @@ from embeddb.core.errors import EmbeddbError
 from embeddb.core.kinds import operation_of
 from embeddb.core.row_lengths import estimated
 from embeddb.core.sizes import Sizes
+from embeddb.platforms.command import missing_program
 from embeddb.platforms.derived import DerivedQuantities
-from embeddb.platforms.platform import Platform, default_of, parse_platform, space_of
+from embeddb.platforms.platform import (
+    Platform,
+    builtin_platforms,
+    default_of,
+    load_platform,
+    parse_platform,
+    space_of,
+)
 from embeddb.platforms.space.space import ConfigSpace
 
 _WIDTHS = (1, 8, 32, 128, 512)
+#: Names of traits that are meant as a clock.
+_CLOCK = re.compile(r"(?i)clock|freq|[gmk]hz$")
 
 
 def check_platform(platform: Platform, *, samples: int = 40) -> list[str]:
@@ -30,7 +42,9 @@ def check_platform(platform: Platform, *, samples: int = 40) -> list[str]:
     text form, has legal neighbours, is nearest to itself and maps to a loop nest; every parameter
     is in the loop nest or in the platform's own list; the kind's sample workloads, which have rules
     of their own, admit the default and further configurations; every derived quantity applies to
-    some configuration on some size. The source text gives the same digest when parsed again.
+    some configuration on some size. The source text gives the same digest when parsed again;
+    the name is not that of another, built-in platform; the program of the command is there; no
+    trait looks like a clock and is none.
     """
     rng = np.random.default_rng(0)
     problems: list[str] = []
@@ -40,6 +54,7 @@ def check_platform(platform: Platform, *, samples: int = 40) -> list[str]:
             problems.append("the source text gives another digest than the platform")
     except EmbeddbError as error:
         problems.append(f"the source text cannot be parsed: {error}")
+    problems += _whole(platform)
     for kernel in platform.ops:
         lines = [
             *_default(platform, kernel),
@@ -51,6 +66,22 @@ def check_platform(platform: Platform, *, samples: int = 40) -> list[str]:
         ]
         problems += [f"{kernel}: {line}" for line in dict.fromkeys(lines)]
     return problems
+
+
+def _whole(platform: Platform) -> Iterator[str]:
+    """Problems of the name, the traits and the command."""
+    name = platform.name
+    if name in builtin_platforms() and load_platform(name).digest != platform.digest:
+        yield f"name: {name!r} is another platform, which is built in: give yours another name"
+    if platform.counts_cycles:
+        for trait in filter(_CLOCK.search, platform.traits):
+            yield (
+                f"traits.{trait}: is not read as the clock, so times stay cycles: write "
+                "`clock_ghz`, in GHz, or give this fact another name"
+            )
+    here = Path(platform.file).parent if platform.file else None
+    if platform.command and here and (missing := missing_program(platform.command, here)):
+        yield f"command.{missing}: build it, or correct its path"
 
 
 def _operations(kernel: str) -> list[Op]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from embeddb.core.records import CYCLES_PER_S, STATUSES
@@ -100,6 +101,25 @@ class CommandSpec:
     def names(self) -> set[str]:
         """The placeholders in the command."""
         return set().union(*(argument.names for argument in self.run))
+
+
+def missing_program(spec: CommandSpec, folder: Path) -> str:
+    """The key and the name of a program, or of the script of an interpreter, that is not here; ""
+    if all are. A path with a / and a script are looked for beside the platform file."""
+    for key, program in (("run", spec.run[0].literal), ("version", (*spec.version, "")[0])):
+        if program and program_path(program, folder) is None:
+            return f"{key}[0]: no program {program!r} that can be run"
+    interpreter, script, *_ = (*(argument.literal or "" for argument in spec.run), "")
+    name = PurePath(interpreter).name
+    runs = is_interpreter(name) and name != "env" and script and not script.startswith("-")
+    if runs and not Path(folder, script).exists():
+        return f"run[1]: no file {script!r} beside the platform file"
+    return ""
+
+
+def program_path(name: str, folder: Path) -> str | None:
+    """The path of a program: beside the platform file if its name has a /, else on the PATH."""
+    return shutil.which(str(folder / name) if "/" in name else name)
 
 
 def read_command(

@@ -13,7 +13,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
 from embeddb.core.records import CYCLES_PER_S, STATUSES
 from embeddb.platforms.kernel import Table
-from embeddb.platforms.space.rules import join
+from embeddb.platforms.space.rules import join, show
 
 #: Units that times of a log may have; cycles become seconds by the platform's clock.
 LOG_UNITS = ("s", "ms", "us", "ns", "cycles")
@@ -118,7 +118,13 @@ def clock_of(traits: Mapping[str, Any]) -> float:
 def refuse_bad_clock(table: Table, traits: Mapping[str, Any]) -> None:
     """Raises: PlatformError for an invalid `clock_ghz`, which a `unit` of cycles needs."""
     if "clock_ghz" in traits and not clock_of(traits):
-        raise table.fault("unit", "cycles need a clock, and `clock_ghz` under [traits] is none")
+        clock = show(traits["clock_ghz"])
+        raise table.fault(
+            "unit",
+            f"cycles become seconds by `clock_ghz` under [traits], and {clock} is no number above "
+            "0 (in GHz, at most 1e6)",
+            hint="correct it, or leave it out: times then stay cycles",
+        )
 
 
 def _op(table: Table, kernels: Collection[str]) -> Op | None:

@@ -424,7 +424,10 @@ def _read_command(
     if runner == "command":
         return read_command(part, kernels, traits)
     if part.data:
-        raise table.fault("command", 'is only read with runner = "command"')
+        here = plugins.available("runner")
+        none = "" if runner in here else f", and there is no such runner here: {join(here)}"
+        what = f"which is {runner!r}{none}" if runner else "which is missing"
+        raise table.fault("command", f'is only read with runner = "command" at the top, {what}')
     return None
 
 

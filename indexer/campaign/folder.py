@@ -15,6 +15,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,11 +34,13 @@ from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run, in_context
 from embeddb.index.lookup import Lookup
+from embeddb.kernels.machine_failures import ProgramKilled
 from embeddb.platforms.platform import Platform, parse_platform
 from indexer.campaign.agreement import AGREE, Agreement, comparisons, summary
 from indexer.campaign.plan import PLAN, Plan, plan_bytes, read_plan, write_plan
 from indexer.campaign.results import (
     Instances,
+    Kills,
     Line,
     Repeats,
     ResultFiles,
@@ -83,13 +87,35 @@ class Outcome:
     given_up: int = 0
 
 
-def another_campaign(folder: Path) -> InputError:
+def another_campaign(
+    folder: Path,
+    difference: str = "",
+    hint: str = "go on with that one by `embeddb campaign run`, or name another folder",
+) -> InputError:
     """The error for a folder with another campaign."""
+    what = f" ({difference})" if difference else ""
+    return InputError(f"another campaign is there{what}", where=str(folder), hint=hint)
+
+
+def nothing_ran(campaign: Campaign, place: str = "DB") -> InputError:
+    """The error for a campaign of a database at `place` without a point that ran."""
+    done = campaign.progress()
+    (((status, error), count),) = done.reasons.most_common(1)
+    why = f"{status}: {error}" if error else status
+    words = f"{shlex.quote(place)} {shlex.quote(str(campaign.folder))}"
+    file = " --platform FILE" if campaign.platform.command else ""
     return InputError(
-        "another campaign is there",
-        where=str(folder),
-        hint="go on with that one by `embeddb campaign run`, or name another folder",
+        f"all {done.measured} samples so far failed, {count} of them alike: {why}",
+        where=str(campaign.folder),
+        hint=f"see `embeddb campaign status {words}`; after a repair run `adopt` again as before, "
+        f"or `embeddb campaign resume {words}{file} --again {','.join(sorted(done.statuses))}`",
     )
+
+
+#: Times that a program is killed at a point before the point is recorded as a crash.
+_MOST_KILLS = 2
+#: Yielded for a point whose program was killed, and that is to be tried again.
+KILLED = "killed"
 
 
 @dataclass(slots=True)
@@ -118,10 +144,13 @@ class Campaign:
         self._configs = {op: [*map(Config, configs)] for op, configs in self.plan.configs.items()}
         self._outcomes: dict[Task, Outcome] = {}
         self._settling = self._read_settling()
-        self._repeats = Repeats(folder)
+        self._repeats, self._kills = Repeats(folder), Kills(folder)
+        #: Ends of programs at the points that are to be tried again.
+        self.killed: list[ProgramKilled] = []
 
     @cached_property
-    def _platform(self) -> Platform:
+    def platform(self) -> Platform:
+        """The planned platform, without a file, so that its command cannot run."""
         return parse_platform(self.plan.platform)
 
     @classmethod
@@ -174,7 +203,7 @@ class Campaign:
     def default(self, task: Task) -> int | None:
         """Position of the default on the task's matrix; None if no matrix runs it."""
         matrix, op = self.plan.matrices[task.matrix], Op.parse(task.op)
-        default = self._platform.default(op, matrix.sizes)
+        default = self.platform.default(op, matrix.sizes)
         table = self._configs[task.op]
         return table.index(default) if default in table else None
 
@@ -346,19 +375,49 @@ class Campaign:
         have = self.outcome(task).seconds
         return [at for at in self.wanted(task) if at not in have]
 
-    def measure(self, task: Task, runner: Any, pattern: Pattern, *, options: Any) -> Iterator[str]:
-        """Measure the missing points of a task; yields the status of each new one."""
-        todo = self.missing(task)
+    def measure(
+        self, task: Task, runner: Any, pattern: Pattern, *, options: Any, only: int | None = None
+    ) -> Iterator[str]:
+        """Measure the missing points of a task, or the `only` one of them; yields the status of
+        each new one, or `KILLED`."""
+        todo = [at for at in self.missing(task) if only in (None, at)]
         if not todo:
             return
         configs = self._configs[task.op]
         number = {configs[at]: at for at in todo}
         with self.results.adding(task.id) as out:
-            missing = [configs[at] for at in todo]
-            for config, m in runner.run(pattern, Op.parse(task.op), missing, options=options):
-                out.write(msgspec.json.encode(Line(number[config], m)) + b"\n")
-                out.flush()
-                yield m.status
+            while todo:
+                missing = [configs[at] for at in todo]
+                try:
+                    for config, m in runner.run(
+                        pattern, Op.parse(task.op), missing, options=options
+                    ):
+                        todo.remove(number[config])
+                        out.write(msgspec.json.encode(Line(number[config], m)) + b"\n")
+                        out.flush()
+                        yield m.status
+                    return
+                except ProgramKilled as killed:
+                    at = todo.pop(0)
+                    crash = self._crash_of(task, at, killed)
+                    if crash is not None:
+                        out.write(msgspec.json.encode(Line(at, crash)) + b"\n")
+                        out.flush()
+                    yield KILLED if crash is None else crash.status
+
+    def _crash_of(self, task: Task, config: int, killed: ProgramKilled) -> Measurement | None:
+        """Count the end of a program at a point: a crash after several, None before."""
+        times = self._kills.add(task.id, config)
+        if times < _MOST_KILLS:
+            self.killed.append(killed)
+            return None
+        return Measurement(
+            "crash",
+            source="simulator" if self.platform.simulated else "hardware",
+            when=time.time(),
+            error=f"ended by {killed.signal}, {times} times at this point",
+            context={GIVEN_UP: float(times)},
+        )
 
     def progress(self, db: Lookup | None = None) -> CampaignProgress:
         """Points and tasks by state; `tasks_stored` are those in `db`."""

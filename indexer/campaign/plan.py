@@ -91,6 +91,11 @@ class Buying(msgspec.Struct, frozen=True, kw_only=True):
         first = self.first_budget
         return self.budget if isinstance(first, msgspec.UnsetType) else first
 
+    @property
+    def left(self) -> int:
+        """Samples still to be bought."""
+        return self.budget - sum(len(s.configs) for r in self.rounds for s in r.shares)
+
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A campaign's measurements. `platform` is the TOML text.

@@ -271,12 +271,46 @@ class Repeats:
             ) from None
 
 
+_KILLS_FILE = "killed.json"
+
+
+class Kills:
+    """Numbers of times that a program was killed at a point, by task and configuration. Raises:
+    InputError for an invalid file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = OwnFolder(folder)
+        try:
+            raw = self._folder.read(_KILLS_FILE, _MOST_REPEATS_BYTES)
+            self._counts = msgspec.json.decode(raw, type=dict[str, dict[int, int]])
+        except FileNotFoundError:
+            self._counts = {}
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as e:
+            raise InputError(
+                f"not a list of killed programs: {e}",
+                where=str(self._folder.path / _KILLS_FILE),
+                hint="delete the file: they are counted anew",
+            ) from None
+
+    def add(self, task: str, config: int) -> int:
+        """Count one more at a point; returns their number. Raises: OSError."""
+        counts = self._counts.setdefault(task, {})
+        counts[config] = counts.get(config, 0) + 1
+        self._folder.write(_KILLS_FILE, msgspec.json.encode(self._counts))
+        return counts[config]
+
+
 _INSTANCE_FILE, _INSTANCE_FOLDER, _MOST_INSTANCE_BYTES = "measured-on.json", "measured-on", 1 << 20
 
 
 class _Machine(msgspec.Struct):
     platform: str
     environment: dict[str, str] = {}
+
+
+def _about(here: Platform) -> bytes:
+    about = {"platform": here.id, "environment": dict(here.environment)}
+    return json.dumps(about, indent=1).encode()
 
 
 class Instances:
@@ -299,15 +333,8 @@ class Instances:
         Raises: InputError for another instance than the folder's, or another platform than the
         planned one.
         """
-        planned = parse_platform(self._plan.platform)
-        if (here.name, here.digest) != (planned.name, planned.digest):
-            raise InputError(
-                f"planned for {planned.name}, and not as {here.name} is here",
-                where=str(self._folder),
-                hint="plan the campaign anew",
-            )
-        about = {"platform": here.id, "environment": dict(here.environment)}
-        body = json.dumps(about, indent=1).encode()
+        self._refuse_unplanned(here)
+        body = _about(here)
         if not os.path.lexists(self._folder / _INSTANCE_FILE) and write_new(
             self._own, _INSTANCE_FILE, body
         ):
@@ -319,11 +346,28 @@ class Instances:
             write_new(self._further, f"{here.id}.json", body)
             return
         raise InputError(
-            f"its results are of {first.platform}, and this is {here.id}",
+            f"its results are of {first.platform}, and this is {here.id}: another build or machine",
             where=str(self._folder),
-            hint="finish it there with the same threads, or plan a campaign in another folder; "
-            "the runs it has stay evidence of their machine",
+            hint="finish it there with the same threads, or take another folder: `adopt` by "
+            "--campaign DIR, `campaign plan` by its DIR; the runs it has stay evidence of theirs",
         )
+
+    def replace(self, here: Platform) -> None:
+        """Note another first instance, where no result of the one before counts.
+
+        Raises: InputError for another platform than the planned one; OSError.
+        """
+        self._refuse_unplanned(here)
+        self._own.write(_INSTANCE_FILE, _about(here))
+
+    def _refuse_unplanned(self, here: Platform) -> None:
+        planned = parse_platform(self._plan.platform)
+        if (here.name, here.digest) != (planned.name, planned.digest):
+            raise InputError(
+                f"planned for {planned.name}, and not as {here.name} is here",
+                where=str(self._folder),
+                hint="plan the campaign anew",
+            )
 
     def platform(self, name: str) -> Platform:
         """The planned platform as that instance.

@@ -11,6 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, MatrixError
 from embeddb.core.files.safe_write import OwnFolder
@@ -20,13 +22,14 @@ from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.timing import state_now
 from embeddb.core.workload import matrices_only
 from embeddb.index.lookup import Lookup
+from embeddb.kernels.machine_failures import ProgramKilled
 from embeddb.matrix_files import matrix_files, matrix_names, plain_name, read_pattern
 from embeddb.matrix_files.source import plain_text
 from embeddb.platforms.platform import Platform, platform_here
 from embeddb.store import Store
 from indexer.campaign.agreement import AGREE
-from indexer.campaign.budget.growing_plan import buy_more
-from indexer.campaign.folder import Campaign, CampaignProgress, Task
+from indexer.campaign.budget.growing_plan import buy_more, named
+from indexer.campaign.folder import KILLED, Campaign, CampaignProgress, Task, nothing_ran
 from indexer.campaign.nodes.submissions import open_chunks
 from indexer.campaign.plan import (
     Matrix,
@@ -39,6 +42,10 @@ from indexer.campaign.plan import (
 from indexer.embed import embed
 from indexer.runners.base import HARDWARE_S
 
+#: Ends of programs in a row, each at another point, that the machine may be the reason of.
+_KILLED_IN_A_ROW = 5
+#: Matrices on which the default is tried.
+_TRIED = 3
 #: Configurations a runner compiles ahead between two reports of progress.
 _BUILT_AT_ONCE = 32
 
@@ -56,7 +63,8 @@ class Settle:
 @dataclass(frozen=True, slots=True)
 class CampaignJob:
     """Measurement of a campaign on this machine into a database; `read` loads a planned matrix.
-    Points with a status of `again` are measured once more."""
+    Points with a status of `again` are measured once more. With `try_default` it stops if the
+    default fails alike on the first matrices and nothing ran before."""
 
     campaign: Campaign
     db: Lookup
@@ -65,6 +73,7 @@ class CampaignJob:
     read: Callable[[Matrix], Pattern] = from_file
     progress: Progress = ignore_progress
     again: Collection[str] = ()
+    try_default: bool = False
 
     def run(self, settle: Settle | None = None) -> CampaignProgress:
         """Measure all missing points, settle disagreements, store every finished task.
@@ -74,7 +83,11 @@ class CampaignJob:
         next run resumes.
         """
         platform = platform_here(self.runner, threads=self.options.threads)
-        self.campaign.instances.admit(platform)
+        done, instances = self.campaign.progress(), self.campaign.instances
+        if done.measured and done.statuses.keys() <= set(self.again):
+            instances.replace(platform)  # no result of another counts any more
+        else:
+            instances.admit(platform)
         with alone(self.campaign.folder):
             _nothing_submitted(self.campaign)
             self.campaign.repeat(self.again)
@@ -87,10 +100,25 @@ class CampaignJob:
             return self.campaign.progress(self.db)
 
     def _measure_missing(self, platform: Platform) -> None:
-        """Measure and store the missing points of all current tasks."""
+        """Measure and store the missing points of all current tasks, those at which a program was
+        killed twice. Raises: ProgramKilled if nothing ran between."""
         campaign = self.campaign
         tasks = [t for t in campaign.tasks() if not campaign.is_stored(self.db, t)]
+        self._refuse_lost(tasks)
         self._prepare(tasks)
+        if self.try_default and not campaign.progress().statuses["ok"]:
+            self._try_default(tasks)
+        before = campaign.progress().statuses["ok"]
+        self._measure(tasks, platform)
+        if campaign.killed:
+            if campaign.progress().statuses["ok"] == before:
+                raise _again(campaign.killed[0])
+            campaign.killed.clear()
+            self._measure([task for task in tasks if campaign.missing(task)], platform)
+
+    def _measure(self, tasks: Sequence[Task], platform: Platform) -> None:
+        """Measure and store tasks. Raises: ProgramKilled after several ends in a row."""
+        campaign, in_a_row = self.campaign, 0
         done = campaign.progress()
         what = "measure again" if campaign.settling_rounds else "measure"
         for task in tasks:
@@ -98,12 +126,51 @@ class CampaignJob:
             missing = len(campaign.missing(task))
             if missing:
                 self._note_state(task)
-            for _ in campaign.measure(task, self.runner, pattern, options=self.options):
-                done.measured += 1
+            for status in campaign.measure(task, self.runner, pattern, options=self.options):
+                done.measured += status != KILLED
                 self.progress(what, done.measured, done.points)
+                in_a_row = in_a_row + 1 if status == KILLED else 0
+                if in_a_row == _KILLED_IN_A_ROW:
+                    raise _again(campaign.killed[-1])
             if missing:
                 self._note_state(task)
             campaign.store(self.db, task, pattern, platform)
+
+    def _try_default(self, tasks: Sequence[Task]) -> None:
+        """Measure the default of the first tasks before anything else. Raises: InputError if it
+        fails alike on all, except for want of memory, which is of the matrix."""
+        campaign, first = self.campaign, tasks[:_TRIED]
+        statuses = []
+        for number, task in enumerate(first):
+            self.progress("measure the default", number, len(first))
+            at, options = campaign.default(task), self.options
+            if at is None:
+                continue
+            pattern = planned_pattern(campaign.plan.matrices[task.matrix], self.read)
+            for _ in campaign.measure(task, self.runner, pattern, options=options, only=at):
+                pass
+            if default := campaign.lines(task).get(campaign.config(task.op, at)):
+                statuses.append(default.status)
+        if campaign.killed and "ok" not in statuses:
+            raise _again(campaign.killed[0])
+        if len(statuses) == _TRIED and len(set(statuses)) == 1 and statuses[0] not in ("ok", "oom"):
+            raise nothing_ran(campaign, self.db.store.place)
+
+    def _refuse_lost(self, tasks: Sequence[Task]) -> None:
+        """Raises: InputError if files of matrices that are to be read are not there."""
+        if self.read is not from_file:
+            return
+        plan = self.campaign.plan
+        paths = {plan.matrices[task.matrix].path for task in tasks}
+        if not isinstance(plan.buying, msgspec.UnsetType) and plan.buying.left:
+            paths |= {matrix.path for matrix in plan.matrices[: plan.buying.pool]}
+        if lost := sorted(path for path in paths if not Path(path).exists()):
+            raise InputError(
+                f"matrix files missing: {named(lost)}",
+                where=str(self.campaign.folder),
+                hint="put back the files; or measure without them in another folder: `adopt` by "
+                "--campaign DIR, `campaign plan` by its DIR",
+            )
 
     def _note_state(self, task: Task) -> None:
         """Store the current state of the machine beside the task's results."""
@@ -132,12 +199,18 @@ def run_campaign(
 
     Raises: InputError, RunnerUnavailable as `CampaignJob.run`.
     """
-    done = job.run(settle)
-    while (grown := buy_more(job.campaign, job.progress)) is not None:
+    done, place = job.run(settle), job.db.store.place
+    while (grown := buy_more(job.campaign, job.progress, place)) is not None:
         job = replace(job, campaign=grown, again=())
         done = job.run(settle)
     embed(job.db, progress=job.progress)
     return job.campaign, done
+
+
+def _again(killed: ProgramKilled) -> ProgramKilled:
+    """The end of a program with the advice of a campaign."""
+    rule = "; if it ends so again at this point, the point is stored as a crash"
+    return ProgramKilled(str(killed), signal=killed.signal, hint=f"{killed.hint}{rule}")
 
 
 def _nothing_submitted(campaign: Campaign) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
+from queue import Empty, Queue
+from threading import Thread
 from typing import Any
 
 from embeddb.core.errors import InputError, UsageError
@@ -16,6 +19,8 @@ from indexer.executors.base import ExecutorOptions, Job, JobsInOrder, Submission
 #: Resource of one worker per node, so that no two chunks are timed at a time.
 SLOT = "slot"
 _LOOK_S, _ANSWER_S = 0.2, 30
+#: Seconds beyond the limit of the answer, which Dask keeps itself with a scheduler.
+_GRACE_S = 5.0
 #: Seconds that this machine's own workers may be missing before they are restarted.
 _LOST_S = 20.0
 
@@ -65,14 +70,8 @@ class DaskExecutor(JobsInOrder):
                     resources={SLOT: 1},
                 )
                 self._held.append(cluster)
-            try:
-                where = self._address or cluster
-                self._held.append(Client(where, timeout=_ANSWER_S))  # type: ignore[no-untyped-call]
-            except OSError as error:
-                message = " ".join(str(error).split())
-                raise InputError(
-                    f"the scheduler does not answer: {message}", where=self._address
-                ) from None
+            where = self._address or cluster
+            self._held.append(_answered(lambda: Client(where, timeout=_ANSWER_S), self._address))  # type: ignore[no-untyped-call]
         client = self._held[-1]
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         if workers and not any(SLOT in one.get("resources", {}) for one in workers):
@@ -123,6 +122,32 @@ class DaskExecutor(JobsInOrder):
         while self._held:
             with suppress(OSError, TimeoutError):
                 self._held.pop().close()
+
+
+def _answered(connect: Callable[[], Any], address: str) -> Any:
+    """A connected client. Raises: InputError if there is none after some seconds: a server of
+    something else may fail in any way, or never answer, for which Dask has no limit."""
+    ended: Queue[Any] = Queue()
+
+    def attempt() -> None:
+        try:
+            ended.put(connect())
+        except Exception as error:  # noqa: BLE001  # of whatever the server has sent
+            ended.put(error)
+
+    Thread(target=attempt, daemon=True).start()
+    try:
+        client = ended.get(timeout=_ANSWER_S + _GRACE_S)
+    except Empty:
+        client = TimeoutError(f"no answer after {_ANSWER_S} s")
+    if isinstance(client, Exception):
+        why = " ".join(str(client).split()) or type(client).__name__
+        raise InputError(
+            f"no Dask scheduler answers there: {why}",
+            where=address,
+            hint="--address takes HOST:PORT as the scheduler prints it, tcp://10.0.0.1:8786",
+        ) from None
+    return client
 
 
 def _submitted(client: Any, work: Submission, chunk: int) -> Any:

@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,16 @@ from embeddb.core.errors import RunnerUnavailable
 from embeddb.core.records import Measurement
 from embeddb.core.workload import Workload
 from embeddb.kernels.build import cpu_model, threads_used
-from embeddb.kernels.machine_failures import AGAIN, Deadline, full_line, killed_by, refuse_full
+from embeddb.kernels.machine_failures import (
+    AGAIN,
+    LIMITS,
+    Deadline,
+    ProgramKilled,
+    full_line,
+    killed_by,
+    refuse_full,
+)
+from embeddb.platforms.command import missing_program, program_path
 from embeddb.platforms.machines import is_interpreter
 from embeddb.platforms.platform import space_of
 from indexer.runners.base import RunOptions
@@ -67,12 +77,8 @@ class CommandRunner:
                 "file: name the TOML file with --platform"
             )
         spec = platform.command
-        for key, program in (("run", spec.run[0].literal), ("version", (*spec.version, "")[0])):
-            if program and _program(program, _folder(platform)) is None:
-                return (
-                    f"{platform.file}: command.{key}[0]: no program {program!r} that can be run: "
-                    "build it, or correct its path"
-                )
+        if missing := missing_program(spec, _folder(platform)):
+            return f"{platform.file}: command.{missing}: build it, or correct its path"
         if spec.max_memory_mib and not hasattr(os, "sched_getaffinity"):
             return f"{platform.file}: command.max_memory_mib: memory can be limited on Linux only"
         return None
@@ -114,7 +120,9 @@ class CommandRunner:
                     reason = f"the {op.kind} file may need {need} bytes of {options.max_bytes}"
                     yield config, _failed("oom", reason, job.source)
                 else:
-                    yield config, job.measure(space.numeric(config), file)
+                    with _at_point(platform, pattern, config):
+                        measured = job.measure(space.numeric(config), file)
+                    yield config, measured
 
     def _ready(self) -> tuple[Platform, CommandSpec]:
         reason = self.available()
@@ -174,7 +182,7 @@ class _Job:
             **{f"config.{name}": _text(value) for name, value in values.items()},
         }
         first, *rest = (argument.expand(values_by_name) for argument in self.spec.run)
-        return [_program(first, _folder(self.platform)) or first, *rest]
+        return [program_path(first, _folder(self.platform)) or first, *rest]
 
     def _try(self, argv: Sequence[str], output: Path) -> Measurement:
         """Run the program as often as needed; the time limit holds for all of it together.
@@ -245,7 +253,26 @@ def _refuse_machine(ended: Ended, program: str) -> None:
     )
     if reason:
         hint = f"look at the memory and space that are left, {AGAIN}"
-        raise RunnerUnavailable(one_line(f"{program}: {reason}")[:_MAX_ERROR], hint=hint)
+        message = one_line(f"{program}: {reason}")[:_MAX_ERROR]
+        if signal in LIMITS:
+            raise ProgramKilled(message, signal=signal, hint=hint)
+        raise RunnerUnavailable(message, hint=hint)
+
+
+@contextmanager
+def _at_point(platform: Platform, subject: Workload, config: Config) -> Iterator[None]:
+    """Name the point at which a program is killed."""
+    try:
+        yield
+    except ProgramKilled as error:
+        limit = platform.command.max_memory_mib if platform.command else 0
+        bound = f"command.max_memory_mib is {limit}" if limit else "set command.max_memory_mib"
+        raise ProgramKilled(
+            f"{error}, on {one_line(subject.name)} with {one_line(str(config))}",
+            signal=error.signal,
+            hint=f"if it needs too much memory, {bound} in {platform.file}, by which a program "
+            f"fails of itself; else {error.hint}",
+        ) from None
 
 
 def _remove(output: Path) -> None:
@@ -258,11 +285,6 @@ def _remove(output: Path) -> None:
 
 def _folder(platform: Platform) -> Path:
     return Path(platform.file).parent
-
-
-def _program(name: str, folder: Path) -> str | None:
-    """The path of a program: beside the platform file if its name has a /, else on the PATH."""
-    return shutil.which(str(folder / name) if "/" in name else name)
 
 
 def _start(
@@ -287,12 +309,12 @@ def _identity(platform: Platform, spec: CommandSpec) -> dict[str, str]:
     folder = _folder(platform)
     if not spec.version:
         words = [argument.literal for argument in spec.run]
-        program = _program(words[0] or "", folder)
+        program = program_path(words[0] or "", folder)
         files = [folder / word for word in words[1:] if word and _is_file(folder / word)]
         if program and not (files and is_interpreter(Path(program).name)):
             files.insert(0, Path(program))
         return {"program": " ".join(f"{file.name}:{_digest(file)}" for file in files)}
-    argv = [_program(spec.version[0], folder) or spec.version[0], *spec.version[1:]]
+    argv = [program_path(spec.version[0], folder) or spec.version[0], *spec.version[1:]]
     with scratch_folder() as scratch:
         ended = _start(platform, spec, argv, scratch, Deadline(_VERSION_TIMEOUT_S))
     lines = ended.stdout.decode(errors="replace").strip().splitlines()

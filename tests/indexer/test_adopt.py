@@ -13,8 +13,9 @@ from campaign_board import BOARD, LawRunner
 from command_line import run_verb
 
 from embeddb.core.config import Op
-from embeddb.core.records import Measurement
+from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
+from embeddb.kernels.machine_failures import ProgramKilled
 from embeddb.platforms.platform import Platform
 from indexer import adopt
 from indexer.campaign.budget.growing_plan import bought
@@ -32,9 +33,30 @@ class Law(LawRunner):
         )
 
 
-class Failing(LawRunner):
+class Failing(Law):
     def _measured(self, *_: Any) -> Measurement:
-        return Measurement("crash")
+        return Measurement("crash", error="no such file")
+
+
+class Rebuilt(Law):
+    def platform(self, *, threads: int = 0) -> Platform:
+        return self._platform.at("", {"build": "2"})
+
+
+class Killed(Law):
+    """The program is killed with every configuration of `unroll` 8."""
+
+    def run(self, pattern: Any, op: Op, configs: Any, *, options: Any) -> Any:
+        for one in super().run(pattern, op, configs, options=options):
+            if one[0]["unroll"] == 8:
+                raise ProgramKilled("was ended by SIGKILL", signal="SIGKILL", hint="look")
+            yield one
+
+
+class AllKilled(Law):
+    def run(self, *_: Any, **__: Any) -> Any:
+        raise ProgramKilled("was ended by SIGKILL", signal="SIGKILL", hint="look")
+        yield
 
 
 @pytest.fixture
@@ -131,14 +153,153 @@ def test_a_campaign_of_another_strategy_goes_on(
     assert spent is not None and (spent.name, spent.measured) == ("spread", 60)
 
 
-def test_if_all_fails_it_stops_after_a_round(
+@pytest.mark.parametrize("repaired", [Law, Rebuilt])
+def test_if_the_default_fails_it_stops_and_goes_on_after_a_repair(
+    words: list[str],
+    repaired: type[LawRunner],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = f"{words[1]}.adopt/board/spmm_32"
+    for _ in range(2):
+        runner = _measured_by(monkeypatch, Failing)
+        assert run_verb([*words, "--samples", "60"]) == 1
+        error = _errors(capsys)[-1]
+        assert "all 3 samples so far failed, 3 of them alike: crash: no such file" in error
+        assert f"`embeddb campaign status {words[1]} {folder}`" in error
+        assert f"`embeddb campaign resume {words[1]} {folder} --again crash`" in error
+        assert len(runner[0].asked) == 3
+    assert run_verb(["campaign", "status", words[1], folder]) == 0
+    assert "3 crash: no such file" in capsys.readouterr().out
+    _measured_by(monkeypatch, repaired)
+    assert run_verb([*words, "--samples", "60", "--json"]) == 0
+    assert _document(capsys)["failed"] == 0
+
+
+def test_a_round_without_a_run_is_measured_again(
     words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = _measured_by(monkeypatch, Failing)
-    assert run_verb([*words, "--samples", "80"]) == 1
-    (error,) = _errors(capsys)
-    assert "all 40 samples so far failed" in error
-    assert len(runner[0].asked) == 40
+    """As an older version, or `campaign run`, leaves it."""
+    _measured_by(monkeypatch, Failing)
+    with monkeypatch.context() as earlier:
+        earlier.setattr("indexer.campaign.run._TRIED", 0)
+        assert run_verb([*words, "--samples", "60"]) == 1
+    assert "all 40 samples so far failed, 40 of them alike" in _errors(capsys)[-1]
+    _measured_by(monkeypatch, Rebuilt)
+    assert run_verb([*words, "--samples", "60", "--json"]) == 0
+    assert _document(capsys)["failed"] == 0
+
+
+def test_resuming_all_failures_takes_another_build(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _measured_by(monkeypatch, Failing)
+    assert run_verb([*words, "--samples", "60"]) == 1
+    folder = f"{words[1]}.adopt/board/spmm_32"
+    rebuilt = Rebuilt(Campaign(Path(folder)).platform)
+    monkeypatch.setattr("embeddb.ui.cli.verbs.campaign_run.runner_here", lambda *_: (rebuilt, None))
+    assert run_verb(["init", words[1]]) == 0
+    assert run_verb(["campaign", "resume", words[1], folder]) == 1, "its results count"
+    assert run_verb(["campaign", "resume", words[1], folder, "--again", "crash"]) == 0
+    assert Campaign(Path(folder)).progress().statuses == {"ok": 60}
+
+
+def test_a_corrected_file_begins_anew_where_nothing_ran(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _measured_by(monkeypatch, Failing)
+    assert run_verb([*words, "--samples", "60"]) == 1
+    Path(words[3]).write_text(BOARD + "# corrected\n")
+    capsys.readouterr()
+    _measured_by(monkeypatch, Law)
+    assert run_verb([*words, "--samples", "60"]) == 0
+    assert "begun anew" in capsys.readouterr().err
+    assert Path(f"{words[1]}.adopt/board/spmm_32.failed-1").is_dir()
+    Path(words[3]).write_text(BOARD)
+    assert run_verb([*words, "--samples", "60"]) == 1
+    error = _errors(capsys)[-1]
+    assert "the text of its platform file differs" in error and "--campaign DIR" in error
+
+
+def test_another_build_or_other_matrices(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _measured_by(monkeypatch, Law, stop=30)
+    assert run_verb([*words, "--samples", "60"]) == 130
+    capsys.readouterr()
+    _measured_by(monkeypatch, Rebuilt)
+    assert run_verb([*words, "--samples", "60"]) == 1
+    error = _errors(capsys)[-1]
+    assert "another build or machine" in error and "--campaign DIR" in error
+    (Path(words[5]) / "m2.npz").rename(Path(words[5]).parent / "m2.npz")
+    _measured_by(monkeypatch, Law)
+    assert run_verb([*words, "--samples", "60"]) == 1
+    error = _errors(capsys)[-1]
+    assert "matrices missing here: m2" in error and "--campaign DIR" in error
+    folder = f"{words[1]}.adopt/board/spmm_32"
+    lost = Campaign(Path(folder))
+    monkeypatch.setattr(
+        "embeddb.ui.cli.verbs.campaign_run.runner_here", lambda *_: (Law(lost.platform), None)
+    )
+    assert run_verb(["campaign", "run", words[1], folder]) == 1
+    error = _errors(capsys)[-1]
+    assert "matrix files missing: " in error and "m2.npz" in error and "put back" in error
+
+
+def test_a_program_that_is_killed_again_at_a_point_is_a_crash(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others ran between, so it is not the machine."""
+    codes = []
+    while 0 not in codes and len(codes) < 5:
+        _measured_by(monkeypatch, Killed)
+        codes.append(run_verb([*words, "--samples", "60", "--json"]))
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)["ops"][0]
+    assert found["samples"] == 60 and 0 < found["failed"] < 40
+    campaign = Campaign(Path(f"{words[1]}.adopt/board/spmm_32"))
+    for task in campaign.tasks():
+        for config, one in campaign.lines(task).items():
+            assert (one.status == "crash") == (config["unroll"] == 8)
+            assert one.ok or one.error == "ended by SIGKILL, 2 times at this point"
+
+
+def test_where_every_program_is_killed_nothing_is_stored_at_once(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _measured_by(monkeypatch, AllKilled)
+    assert run_verb([*words, "--samples", "60"]) == 1
+    error = _errors(capsys)[-1]
+    assert "was ended by SIGKILL" in error and "stored as a crash" in error
+    campaign = Campaign(Path(f"{words[1]}.adopt/board/spmm_32"))
+    assert campaign.progress().measured == 0
+    _measured_by(monkeypatch, Law)
+    assert run_verb([*words, "--samples", "60", "--json"]) == 0
+    assert _document(capsys)["failed"] == 0
+
+
+def test_numbers_of_samples_agree(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _measured_by(monkeypatch, Law)
+    assert run_verb([*words, "--samples", "60"]) == 0
+    assert "learned from" not in capsys.readouterr().out
+    assert run_verb([*words, "--samples", "50"]) == 0
+    assert "--samples 50 is less than were measured before" in capsys.readouterr().out
+    with Database.open(words[1]) as db:
+        (pattern, *_), (name,) = db.store.patterns(), db.store.platforms()
+        here = db.platform(name)
+        configs = here.space(Op("spmm", 32)).sample(16, rng=np.random.default_rng(0))
+        runs = [
+            Run(pattern.id, Op("spmm", 32), name, c, Measurement(times_s=(1e-6,)), "query")
+            for c in configs
+        ]
+        whole = db.store.workload(pattern.id)
+        assert whole is not None
+        db.index.record(runs, whole, here)
+    assert run_verb([*words, "--samples", "60"]) == 0
+    out = capsys.readouterr().out
+    assert "60 samples, on 8 matrices; learned from " in out and "other runs" in out
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,7 @@ def _check(quantity: Quantity, rules: Rules, names: frozenset[str]) -> None:
     if quantity.over_rows and LENGTH in rules.by_name:
         raise SpaceError(f"{LENGTH} is the name of a parameter here", where=where)
     try:
+        quantity.check_aggregates()
         quantity.check_kinds(rules.by_name)
     except SpaceError as error:
         raise SpaceError(error.reason, where=where) from None

@@ -183,9 +183,8 @@ class _Arrays(Language):
                 number = compiled(node.args[1])({})
                 return lambda env: env.get(FACT + name, number)
             case ast.Call(func=ast.Name(id=name), args=[of], keywords=[]) if name in AGGREGATES:
-                if LENGTH not in names_in(of):
-                    shown = ast.unparse(node)
-                    raise SpaceError(f"{shown!r} does not read {LENGTH}, so every row has the same")
+                if not names_in(of):  # a constant, which is computed at once
+                    raise _unread(node)
                 names, each, largest = names_in(of) - {LENGTH}, compiled(of), name == "max_rows"
                 return lambda env: env.over_rows(names, each, largest=largest)  # type: ignore[attr-defined]  # environments of arrays have it
         return None
@@ -215,6 +214,13 @@ class Quantity(Expression):
         """True if it needs the lengths of the rows."""
         return any(map(_is_aggregate, ast.walk(self.body)))
 
+    def check_aggregates(self) -> None:
+        """Raises: SpaceError for an aggregate of what is the same in every row. Its names are
+        checked before: a misspelt `LENGTH` is an unknown name."""
+        for node in filter(_is_aggregate, ast.walk(self.body)):
+            if LENGTH not in names_in(node):
+                raise _unread(node)
+
     def check_kinds(self, params: Mapping[str, Param]) -> None:
         """Raises: SpaceError for a text where a number must be, or compared by size."""
         texts = {name: param.kind for name, param in params.items() if holds_texts(param)}
@@ -227,6 +233,11 @@ class Quantity(Expression):
                 raise SpaceError(
                     f"{shown!r} is a text in {ast.unparse(node)!r}: compare it by ==, != or in"
                 )
+
+
+def _unread(aggregate: ast.AST) -> SpaceError:
+    shown = ast.unparse(aggregate)
+    return SpaceError(f"{shown!r} does not read {LENGTH}, so every row has the same")
 
 
 def holds_texts(param: Param) -> bool:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from embeddb.platforms.platform import Platform, parse_platform
 from indexer.campaign.budget.pool_inputs import PoolInputs
 from indexer.campaign.budget.sampler import Point, Pool, Round, Sampler, Share
 from indexer.campaign.budget.samplers import clusters_of, strategy
-from indexer.campaign.folder import Campaign, Task, another_campaign
+from indexer.campaign.folder import Campaign, Task, another_campaign, nothing_ran
 from indexer.campaign.plan import PLAN, Buying, Choice, Matrix, Plan, seeded, write_plan
 
 #: Largest budget, and most samples of one matrix.
@@ -106,8 +107,40 @@ def planned(
         return Campaign.create(folder, first_plan(request, pool, clusters))
     campaign = Campaign(folder)
     if not takes_up(campaign.plan, request, pool):
-        raise another_campaign(folder)
+        raise another_campaign(folder, _difference(campaign.plan, request, pool))
     return buy_more(campaign) or campaign
+
+
+def _difference(plan: Plan, request: BudgetRequest, pool: Sequence[Matrix]) -> str:
+    """The differences of a plan from a request, in words."""
+    buying = plan.buying
+    if isinstance(buying, msgspec.UnsetType):
+        return "it buys no samples"
+    there = {one.name: one for one in plan.matrices[: buying.pool]}
+    here = {one.name: one for one in pool}
+    lost, new = sorted(there.keys() - here.keys()), sorted(here.keys() - there.keys())
+    moved = sorted(name for name in there.keys() & here.keys() if there[name] != here[name])
+    parts: dict[str, object] = {
+        f"matrices missing here: {named(lost)}": lost,
+        f"matrices that are new here: {named(new)}": new,
+        f"matrices of another path, size or group here: {named(moved)}": moved,
+        "the text of its platform file differs": plan.platform != request.platform.text,
+        f"its operation is {plan.ops[0]}": plan.ops != [str(request.op)],
+        f"its seed is {buying.seed}": buying.seed != request.seed,
+        f"its strategy is {buying.strategy}": buying.strategy != request.strategy,
+        f"its budget is {buying.planned_budget}": buying.planned_budget != request.budget,
+    }
+    return "; ".join(part for part, differs in parts.items() if differs)
+
+
+#: Names of files in a message.
+_NAMED = 3
+
+
+def named(names: Sequence[str]) -> str:
+    """The first names, and the number of the others."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def extended(folder: Path, request: BudgetRequest, pool: Sequence[Matrix]) -> Campaign:
@@ -118,11 +151,13 @@ def extended(folder: Path, request: BudgetRequest, pool: Sequence[Matrix]) -> Ca
     Raises: as `planned`.
     """
     budget = request.budget
-    if is_campaign(folder) and not isinstance(
-        buying := Campaign(folder).plan.buying, msgspec.UnsetType
-    ):
-        request = replace(request, budget=buying.planned_budget, strategy=buying.strategy)
-    campaign = planned(folder, request, pool, lambda count: ("", []))
+    if is_campaign(folder):
+        plan = Campaign(folder).plan
+        request = _kept(plan, request)
+        if not takes_up(plan, request, pool):
+            hint = "put that back as it was, or name another folder by --campaign DIR"
+            raise another_campaign(folder, _difference(plan, request, pool), hint)
+    campaign = planned(folder, request, pool, lambda _: ("", []))
     buying = campaign.plan.buying
     assert not isinstance(buying, msgspec.UnsetType)
     if budget <= buying.budget:
@@ -134,17 +169,55 @@ def extended(folder: Path, request: BudgetRequest, pool: Sequence[Matrix]) -> Ca
     return buy_more(campaign) or campaign
 
 
+def begin_again(
+    folder: Path,
+    request: BudgetRequest,
+    pool: Sequence[Matrix],
+    here: Platform,
+    note: Callable[[str], None],
+) -> None:
+    """Have the failed points of a campaign in which nothing ran measured again, on the instance
+    `here`; one of another request or pool is put aside."""
+    if not is_campaign(folder):
+        return
+    campaign = Campaign(folder)
+    done = campaign.progress()
+    if done.statuses["ok"] or not done.measured:
+        return
+    failed = f"{plural(done.measured, 'sample')} so far failed"
+    if takes_up(campaign.plan, _kept(campaign.plan, request), pool):
+        campaign.repeat(done.statuses.keys())
+        campaign.instances.replace(here)
+        note(f"{folder}: {failed}: measured again")
+        return
+    numbers = (folder.with_name(f"{folder.name}.failed-{number}") for number in count(1))
+    aside = next(place for place in numbers if not place.exists())
+    folder.rename(aside)
+    note(f"{folder}: {failed}, and the request is another: begun anew, the old one is {aside}")
+
+
+def _kept(plan: Plan, request: BudgetRequest) -> BudgetRequest:
+    """A request with the strategy and the first budget of a plan."""
+    buying = plan.buying
+    if isinstance(buying, msgspec.UnsetType):
+        return request
+    return replace(request, budget=buying.planned_budget, strategy=buying.strategy)
+
+
 def is_campaign(folder: Path) -> bool:
     """True if a folder has a plan."""
     return (folder / PLAN).exists()
 
 
-def buy_more(campaign: Campaign, progress: Progress = ignore_progress) -> Campaign | None:
+def buy_more(
+    campaign: Campaign, progress: Progress = ignore_progress, place: str = "DB"
+) -> Campaign | None:
     """The campaign with the next round of its strategy, written to its folder; None if it has no
     strategy, points of it are still to be measured, or nothing is left to buy. The first time it
     may read all matrices.
 
-    Raises: InputError if everything measured so far failed, or the plan's state does not fit.
+    Raises: InputError if everything measured so far failed, naming the database at `place`, or the
+    plan's state does not fit.
     """
     plan = campaign.plan
     buying = plan.buying
@@ -164,6 +237,8 @@ def buy_more(campaign: Campaign, progress: Progress = ignore_progress) -> Campai
     # The plan has these points already: only the next round is new.
     buyer.ask(buyer.spent)
     buyer.tell(outcomes)
+    if shares and not campaign.progress().statuses["ok"]:
+        raise nothing_ran(campaign, place)
     before = buyer.spent
     buyer.ask(0)
     if buyer.spent == before:

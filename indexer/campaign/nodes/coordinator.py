@@ -75,8 +75,9 @@ def collect(
     return Collected(len(ready), runs)
 
 
-#: Points measured, existing attempts, and the number of submissions since that changed neither.
-_Mark = tuple[int, frozenset[str], int]
+#: Points measured, existing attempts, the number of submissions since that changed neither, and
+#: the number of the next submission, the first of those of one call.
+_Mark = tuple[int, frozenset[str], int, int]
 #: Submissions in a row that may end without output, as killed ones do.
 _SILENT = 3
 #: Seconds between two queries of the queue: short at first, for a short job.
@@ -229,19 +230,21 @@ class NodesJob:
         """Current progress. Raises: InputError if there is none since the last submission, with the
         reason that its workers printed, or since several that ended without output."""
         begun = frozenset(one.file for one in Attempts(self.campaign.folder).all())
-        measured = self.campaign.progress().measured
+        measured, submissions = self.campaign.progress().measured, Submissions(self.campaign.folder)
+        numbers = submissions.numbers()
+        coming = max(numbers, default=0) + 1
         if before is None or (measured, begun) != before[:2]:
-            return measured, begun, 0
-        submissions = Submissions(self.campaign.folder)
-        last = submissions.numbers()[-1]
-        reason = submissions.last_words(last)
+            return measured, begun, 0, coming
+        # Submissions of later rounds fail for the same reason, or for want of the first.
+        words = ((n, submissions.last_words(n)) for n in numbers if n >= before[3])
+        first, reason = next(((n, line) for n, line in words if line), (numbers[-1], ""))
         if reason or before[2] + 1 == _SILENT:
             raise InputError(
-                f"nothing came of submission {last}" + (f": {reason}" if reason else ""),
+                f"nothing came of submission {first}" + (f": {reason}" if reason else ""),
                 where=str(self.campaign.folder),
-                hint=f"what its workers printed is in {self._work(last, 0).logs}",
+                hint=f"what its workers printed is in {self._work(first, 0).logs}",
             )
-        return measured, begun, before[2] + 1
+        return measured, begun, before[2] + 1, coming
 
 
 class NodesWords(TypedDict, total=False):

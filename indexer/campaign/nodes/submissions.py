@@ -21,6 +21,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, InputError
 from embeddb.core.files.safe_read import reason_of
 from embeddb.core.files.safe_write import OwnFolder, write_new
+from embeddb.kernels.machine_failures import ProgramKilled
 from indexer.campaign.folder import Campaign, Task
 from indexer.campaign.results import Line, Moment
 from indexer.executors.base import ChunkState, Executor, ExecutorOptions
@@ -258,7 +259,7 @@ class Attempts:
 
     @contextmanager
     def beginning(self, task: str, place: Place) -> Iterator[Attempt]:
-        """A new attempt; an exception that ends it is noted.
+        """A new attempt; an exception that ends it is noted, except for a program that was killed.
 
         Raises: OSError.
         """
@@ -270,6 +271,8 @@ class Attempts:
             attempt = Attempt(out, place)
             try:
                 yield attempt
+            except ProgramKilled:
+                raise  # its point stays open, and is given up after several attempts
             except BaseException as error:
                 with suppress(OSError):
                     attempt.ended(reason_of(error))

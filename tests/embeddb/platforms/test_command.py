@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 from command_files import OP, PATTERN, QUICK, RUN, A, text_of
+from command_line import run_verb
 
 from embeddb.core.config import Config
 from embeddb.core.errors import PlatformError
+from embeddb.platforms.check import check_platform
 from embeddb.platforms.platform import load_platform, parse_platform, runner_for
+from indexer.runners.command import CommandRunner
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -60,12 +63,15 @@ def test_the_table_and_the_runner_belong_together() -> None:
     text = text_of()
     with pytest.raises(PlatformError, match="command: is only read with runner"):
         parse_platform(text.replace('runner = "command"', 'runner = "cpu"'))
+    with pytest.raises(PlatformError, match=r"which is 'comand', and there is no such runner here"):
+        parse_platform(text.replace('runner = "command"', 'runner = "comand"'))
     start, _, rest = text.partition("[command]")
     with pytest.raises(PlatformError, match="command: is missing"):
         parse_platform(start + rest[rest.index("[[space]]") :])
     time = "{ json = 'a', unit = 'cycles' }"
-    with pytest.raises(PlatformError, match=r"command.time.unit: cycles need a clock"):
-        parse_platform(text_of(time=time).replace("clock_ghz = 2", "clock_ghz = 'fast'"))
+    for clock in ("'fast'", "0", "-1", "nan", "1e7"):
+        with pytest.raises(PlatformError, match=r"time.unit: .*clock_ghz.* is no number above 0"):
+            parse_platform(text_of(time=time).replace("clock_ghz = 2", f"clock_ghz = {clock}"))
     time = "{ json = 'a', unit = 's', from = 'output' }"
     with pytest.raises(PlatformError, match=r"`run` has no {output}"):
         parse_platform(text_of(time=time, run=RUN.replace("{output}", "out")))
@@ -111,3 +117,39 @@ def test_the_page_shows_the_example() -> None:
         *("{matrix}", "{output}", "{threads}", "{repeats}", "{op.kernel}", "{config.NAME}"),
     ):
         assert f"`{key}`" in keys, key
+
+
+def test_a_check_names_what_cannot_work(tmp_path: Path) -> None:
+    file = tmp_path / "other.toml"
+    cycles = "{ regex = 't=(.)', unit = 'cycles' }"
+
+    def problems(text: str) -> list[str]:
+        file.write_text(text)
+        return check_platform(load_platform(file))
+
+    (missing,) = problems(text_of())
+    assert missing.startswith("command.run[1]: no file 'sim.sh' beside the platform file")
+    assert "no file 'sim.sh'" in (CommandRunner(load_platform(file)).available() or "")
+    (tmp_path / "sim.sh").touch()
+    assert problems(text_of()) == []
+    (missing,) = problems(text_of(run=RUN.replace('"sh"', '"no-such-shell"')))
+    assert missing.startswith("command.run[0]: no program 'no-such-shell'")
+    (clock,) = problems(text_of(time=cycles).replace("clock_ghz = 2", "clock_mhz = 2000"))
+    assert clock.startswith("traits.clock_mhz: is not read as the clock")
+    (name,) = problems(text_of().replace('name = "other"', 'name = "cpu"'))
+    assert name.startswith("name: 'cpu' is another platform")
+
+
+@pytest.mark.parametrize(("verb", "shown"), [("check", "spmv 3"), ("show", "spmv: 3 legal")])
+def test_counts_of_an_operation_without_dense_columns(
+    verb: str, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = text_of(run=RUN.replace('"{output}"', '"{config.unroll}"')).replace(
+        "[space.params]", "[space.params]\nunroll = { type = 'int', values = [1, 2, 4] }"
+    )
+    text = text.replace("[space.default]", "[space.default]\nunroll = 1")
+    text = text.replace('"spmv"]', '"spmv"]\nconstraints = ["unroll <= WIDTH"]')
+    (tmp_path / "other.toml").write_text(text)
+    (tmp_path / "sim.sh").touch()
+    assert run_verb(["platform", verb, str(tmp_path / "other.toml")]) == 0
+    assert shown in capsys.readouterr().out

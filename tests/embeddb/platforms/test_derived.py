@@ -182,6 +182,7 @@ def test_an_empty_matrix_and_no_configurations() -> None:
         ("LENGTH + 1", "LENGTH is of one row"),
         ("sum_rows(NNZ)", "does not read LENGTH"),
         ("sum_rows(3)", "does not read LENGTH"),
+        ("max_rows(LEN)", "there is no parameter 'LEN'"),
         ("fact('elements', 'many')", "not allowed"),
         ("-'a' + NNZ", "can never be evaluated"),
         ("sum_rows(sum_rows(LENGTH) + LENGTH)", "cannot be nested"),

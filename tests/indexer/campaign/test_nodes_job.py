@@ -128,8 +128,9 @@ def test_nothing_came_of_it(folder: Path) -> None:
 
 def test_workers_that_say_why_they_do_nothing_are_believed(folder: Path) -> None:
     executor = Speaking(lambda *_: None)
-    with pytest.raises(InputError, match=r"submission 2: module: command not found"):
+    with pytest.raises(InputError, match=r"submission 1: module: command not found") as caught:
         job(folder, Database.in_memory(), executor).run()
+    assert "submit/0001" in caught.value.hint, "the first reason, not that of a later round"
     assert len(executor.started) == 2
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import resource
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from campaign_board import COUNT, OPS, OPTIONS, POINTS, TASKS, LawRunner, go, read
@@ -15,6 +17,7 @@ from campaign_workers import Deadly, in_a_process, worker
 from embeddb.core.errors import InputError, RunnerUnavailable
 from embeddb.core.files.safe_write import OwnFolder, write_new
 from embeddb.database import Database
+from embeddb.kernels.machine_failures import ProgramKilled
 from indexer.campaign.folder import GIVEN_UP, Campaign
 from indexer.campaign.nodes.submissions import Attempts
 from indexer.campaign.results import Origin
@@ -120,6 +123,24 @@ def test_what_kills_a_process_three_times_is_given_up(folder: Path) -> None:
     assert told.status == "crash" and told.context[GIVEN_UP] == 3
     assert "3 times, on n0, n1, n2" in told.error
     assert Campaign(folder).progress().statuses["crash"] == 1
+
+
+class _Killed(LawRunner):
+    """A program of the user is killed at the fifth point, the worker is not."""
+
+    def run(self, *args: Any, **words: Any) -> Iterator[Any]:
+        for number, one in enumerate(super().run(*args, **words)):
+            if number == 4:
+                raise ProgramKilled("ended by SIGKILL", signal="SIGKILL", hint="")
+            yield one
+
+
+def test_a_program_that_is_killed_leaves_its_point_open(folder: Path) -> None:
+    task = Campaign(folder).tasks()[0]
+    with pytest.raises(ProgramKilled):
+        worker(folder, _Killed()).work([task])
+    (begun,) = Attempts(folder).all()
+    assert begun.open == Campaign(folder).wanted(task)[4], "it counts against the point"
 
 
 def test_a_stop_in_order_blames_nothing(folder: Path) -> None:

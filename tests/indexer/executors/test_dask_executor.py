@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -107,10 +109,37 @@ def test_workers_without_a_slot_are_refused() -> None:
 def test_no_scheduler_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("indexer.executors.dask._ANSWER_S", 1)
     executor = DaskExecutor(ExecutorOptions(address="tcp://127.0.0.1:9"))
-    with pytest.raises(InputError, match="no answer"):
+    with pytest.raises(InputError, match="no Dask scheduler answers"):
         executor.start(_work())
     with pytest.raises(UsageError, match="takes no --script"):
         DaskExecutor(ExecutorOptions(script="x"))
+
+
+@pytest.mark.parametrize(
+    "reply", [b"HTTP/1.0 400 Bad\r\n\r\n", b"\xff" * 64, b""], ids=["http", "noise", "silence"]
+)
+def test_another_server_there(monkeypatch: pytest.MonkeyPatch, reply: bytes) -> None:
+    monkeypatch.setattr("indexer.executors.dask._ANSWER_S", 1)
+    monkeypatch.setattr("indexer.executors.dask._GRACE_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as open_ones:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    open_ones.enter_context(server.accept()[0]).sendall(reply)
+
+        threading.Thread(target=serve, daemon=True).start()
+        port, began = server.getsockname()[1], time.monotonic()
+        with pytest.raises(InputError, match="no Dask scheduler answers"):
+            DaskExecutor(ExecutorOptions(address=f"tcp://127.0.0.1:{port}")).start(_work())
+        assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "nonsense"])
+def test_no_address(address: str) -> None:
+    with pytest.raises(InputError, match=r"no Dask scheduler answers.*missing p") as caught:
+        DaskExecutor(ExecutorOptions(address=address)).start(_work())
+    assert "HOST:PORT" in caught.value.hint
 
 
 def _work() -> Submission:

@@ -19,7 +19,7 @@ from embeddb.core.errors import RunnerUnavailable
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels import codegen as cpu_codegen
 from embeddb.kernels import machine_failures as machine
-from embeddb.kernels.machine_failures import Deadline, blamed_line, killed_by
+from embeddb.kernels.machine_failures import Deadline, ProgramKilled, blamed_line, killed_by
 from embeddb.platforms.platform import runner_for
 from indexer.runners.base import RunOptions
 from indexer.runners.cpu import CpuRunner
@@ -297,6 +297,15 @@ def test_a_program_that_the_machine_fails(tmp_path: Path, script: str, said: str
     with pytest.raises(RunnerUnavailable, match=said):
         measured(tmp_path, f"echo x >> tries; {script}", extra="retries = 3")
     assert (tmp_path / "tries").read_text() == "x\n"
+
+
+def test_a_killed_program_names_its_point(tmp_path: Path) -> None:
+    with pytest.raises(ProgramKilled, match=r"SIGKILL, on .* with mode=a") as caught:
+        measured(tmp_path, "kill -KILL $$", extra="max_memory_mib = 4000")
+    assert caught.value.signal == "SIGKILL" and "max_memory_mib is 4000" in caught.value.hint
+    with pytest.raises(RunnerUnavailable, match="SIGTERM") as ended:
+        measured(tmp_path, "kill -TERM $$")
+    assert not isinstance(ended.value, ProgramKilled), "a person or a shutdown, not a limit"
 
 
 def test_the_platform_may_say_what_an_end_means(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from embeddb.core.errors import InputError, RunnerUnavailable, UsageError
 from embeddb.core.records import STATUSES
 from embeddb.core.wording import duration, plural, share
 from embeddb.platforms.platform import load_platform, parse_platform
+from embeddb.store import is_database
 from embeddb.ui.cli.arguments import (
     Number,
     number_option,
@@ -28,6 +29,7 @@ from embeddb.ui.cli.arguments import (
     together,
 )
 from embeddb.ui.cli.output import Progress, json_option, note, result, say, table
+from indexer.starter import STARTER
 
 if TYPE_CHECKING:
     from indexer.campaign.agreement import Agreement
@@ -60,8 +62,12 @@ def status_verb(db: str, folder: str, agree: float, as_json: bool) -> None:
     from indexer.campaign.folder import Campaign
 
     campaign = Campaign(Path(folder))
-    with open_database(db, readonly=True) as opened:
-        done = campaign.progress(opened.index)
+    if db == STARTER or is_database(db):
+        with open_database(db, readonly=True) as opened:
+            done = campaign.progress(opened.index)
+    else:  # a new one is removed again if nothing was stored
+        note(f"no database at {db} yet: nothing is stored")
+        done = campaign.progress()
     report(campaign, done, agree, as_json=as_json)
 
 

@@ -220,24 +220,28 @@ def adopt_verb(db: str, as_json: bool, **options: Any) -> None:
         )
         pool = [matrix for matrix in planned if matrix.nnz]
         folder = Path(options["campaign"] or f"{db.rstrip('/')}.adopt")
-        adopted = Adoption(opened.index, runner, request, pool, folder, progress=progress).run()
+        adopted = Adoption(
+            opened.index, runner, request, pool, folder, progress=progress, note=note
+        ).run()
     if as_json:
         ops_documents = [one.document() for one in adopted]
         emit({"platform": here.id, "campaign": str(folder), "ops": ops_documents})
         return
     say(f"{here.id}: measurements in {folder}")
     for one in adopted:
-        _show_adopted(one)
+        _show_adopted(one, options["samples"])
 
 
-def _show_adopted(adopted: AdoptedOp) -> None:
+def _show_adopted(adopted: AdoptedOp, requested: int) -> None:
     document = adopted.document()
     failed = f", {document['failed']:,} of which failed" if document["failed"] else ""
     say()
     say(
         f"{adopted.op}: {plural(document['samples'], 'sample')}{failed}, on "
-        f"{plural(adopted.matrices, 'matrix', 'matrices')}"
+        f"{plural(adopted.matrices, 'matrix', 'matrices')}{_learned_from(adopted)}"
     )
+    if requested < document["samples"]:
+        say(f"--samples {requested} is less than were measured before: all of them count")
     say(f"expected share of the best of {adopted.configurations} that ran, groups held out:")
     head = ("method", "of optimum@1", "standard error", "@5")
     names = ("of_optimum@1", "error@1", "of_optimum@5")
@@ -247,6 +251,16 @@ def _show_adopted(adopted: AdoptedOp) -> None:
     steps = ", ".join(f"{p.share:.3f} from {p.samples:,}" for p in adopted.curve)
     say(f"learning curve (at 1): {steps} samples")
     say(_outlook(adopted))
+
+
+def _learned_from(adopted: AdoptedOp) -> str:
+    """The number of samples to learn from, where it is not that of the campaign."""
+    learned, measured = adopted.curve[-1].samples, adopted.statuses.total()
+    if learned > measured:
+        return f"; learned from {learned:,}, with other runs in the database (`measure`, `query`)"
+    if learned < measured:
+        return f"; learned from {learned:,}, without matrices on which nothing can be compared"
+    return ""
 
 
 def _outlook(adopted: AdoptedOp) -> str:

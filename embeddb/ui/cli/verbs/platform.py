@@ -20,7 +20,7 @@ from embeddb.core.wording import clean, plural
 from embeddb.core.workload import matrices_only
 from embeddb.platforms.machines import described
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, runner_for
-from embeddb.platforms.space.space import Param
+from embeddb.platforms.space.space import ConfigSpace, Param
 from embeddb.ui.cli.arguments import number_option, op_option, open_database
 from embeddb.ui.cli.logs import read_options
 from embeddb.ui.cli.output import emit, json_option, note, result, say, table
@@ -126,7 +126,7 @@ def _show_facts(platform: Platform) -> None:
 
 def _kernel(platform: Platform, kernel: str) -> dict[str, Any]:
     part, meaning = platform.kernel(kernel), platform.meaning
-    space = part.space
+    space = _space(platform, kernel)
     return {
         "kernel": kernel,
         "parameters": [_param(param) for param in space.params],
@@ -296,9 +296,15 @@ def check_verb(file: str, as_json: bool) -> int:
     return 0
 
 
+def _space(platform: Platform, kernel: str) -> ConfigSpace:
+    """The space of a kernel, for any number of dense columns if it has them, else for one."""
+    part = platform.kernel(kernel)
+    return part.space if operation_of(kernel)[0].wide else part.bind({"WIDTH": 1})
+
+
 def _count(platform: Platform, kernel: str) -> str:
     """Number of legal configurations; for nests, whose depth sets the parameters, of an example."""
-    space, of = platform.kernel(kernel).space, ""
+    space, of = _space(platform, kernel), ""
     workload, text = operation_of(kernel)[1].example()
     if workload is not None:
         space, of = space.bind(workload.sizes.symbols), f" ({text})"
