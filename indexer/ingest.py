@@ -7,9 +7,11 @@ import json
 import os
 import shlex
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,9 +30,10 @@ from embeddb.platforms.space.rules import show
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.store import Store
 from embeddb.store.failures import translating
+from embeddb.store.withdrawn import RunSelection
 from indexer.library import Library
-from indexer.log_identity import LogName, Repeats, content_of
-from indexer.readers.base.lines import guess, read_rows
+from indexer.log_identity import LogName, Repeats, StoredRuns, content_of
+from indexer.readers.base.lines import guess, read_rows, refuse_packed
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
 from indexer.row_subjects import RowPlatforms, RowSubjects
 
@@ -45,7 +48,10 @@ _MOST_SAME = 4
 #: Subjects whose legal configurations are remembered: logs mostly list one after the other.
 _MOST_JUDGES = 64
 #: Parts of a report that the journal has beside the numbers of rows, unless they are empty.
-_JOURNALLED = ("reasons", "new_values", "repeats", "same_values", "first_reject")
+_JOURNALLED = ("reasons", "new_values", "repeats", "same_values", "first_reject", "copies")
+#: Times of a run, in seconds: least by whether its platform is simulated, as a fraction of a cycle
+#: at several GHz is no shorter, and most, ten years.
+_LEAST, _MOST_TIME = {False: 1e-9, True: 1e-11}, 3.2e8
 #: The instance of rows measured on this machine.
 THIS = "this"
 
@@ -56,6 +62,10 @@ class IngestReport(Report):
 
     file: str
     reader: str
+    #: Other readers that recognise the file, where none was chosen, and the campaign of its runs,
+    #: unless a row states another.
+    also: list[str] = field(default_factory=list)
+    campaign: str = ""
     platforms: set[str] = field(default_factory=set)
     ops: set[str] = field(default_factory=set)
     rows: int = 0
@@ -78,6 +88,11 @@ class IngestReport(Report):
     repeats: int = 0
     same_values: list[str] = field(default_factory=list)
     first_reject: str = ""
+    #: Rows that equal stored runs of other logs, by campaign, and are not stored; rows that replace
+    #: a run stored from an earlier content of the log; withdrawn runs of the log.
+    copies: dict[str, int] = field(default_factory=dict)
+    corrected: int = 0
+    withdrawn: int = 0
     #: Number of rejected rows by reason, at most `MOST_REASONS` reasons.
     reasons: dict[str, int] = field(default_factory=dict)
     #: By parameter, the number of rows for each value that an open choice does not list.
@@ -110,7 +125,9 @@ def ingest(
     Rows that cannot be used go to `<path>.rejects.jsonl` with line and reason; where none is left,
     the file of an earlier reading is removed. An interrupted file resumes where the last
     transaction ended; a file read to its end adds nothing the second time, and rows appended later
-    are added once. Equal rows of one file are repeats, and all are stored.
+    are added once. Equal rows of one file are repeats, and all are stored; rows that equal stored
+    runs of another log are not, where the log copies it. A changed row of the same file replaces
+    the run that is stored of it.
     With the instance `this` the rows are stored under this machine's instance, as measurements by
     the platform's runner would be.
 
@@ -119,7 +136,7 @@ def ingest(
     """
     if not path.exists():
         raise ReaderError("no such file", where=str(path))
-    chosen = reader or reader_of(path)
+    chosen, *also = [reader] if reader else readers_of(path)
     plug = plugins.load("reader", chosen)()
     base = platform or _platform_of(plug, path)
     read_options = completed(options or ReadOptions(), base)
@@ -127,28 +144,43 @@ def ingest(
     if (read_options.instance or log.instance) == THIS:
         read_options = replace(read_options, instance="", log=replace(log, instance=""))
         base = base if base.instance else platform_here(runner_for(base))
-    report = IngestReport(str(path), chosen)
-    journal, campaign, names = "", f"{chosen}:{path.name}", {}
+    report = IngestReport(str(path), chosen, also)
+    journal, campaign, names, edited = "", f"{chosen}:{path.name}", {}, False
     if not path.is_dir():  # folders are not journalled
         content, digest = content_of(path)
         journal = _journal_key(digest, chosen, base, read_options)
         named = LogName(store, chosen, path, content)
         campaign, names = named.campaign, named.journal
+        # With other options, times of the same content may differ: the unit was corrected.
+        edited = named.edited or (named.whole and store.journal.get(journal) is None)
+    report.campaign = campaign
     job = _Job(store, path, base, library or Library(None), report, campaign)
-    job.consume(read_rows(plug, path, read_options), journal, names, progress)
+    rows = partial(read_rows, plug, path, read_options)
+    job.consume(rows, journal, names, edited=edited, progress=progress)
+    if store.withdrawn.count():
+        withdrawn = store.withdrawn.chosen(RunSelection(campaign=campaign), back=True)
+        report.withdrawn = sum(kind.runs for kind in withdrawn)
     return report
 
 
 def reader_of(path: Path) -> str:
     """The name of the reader that recognises a file. Raises: ReaderError if none does."""
+    return readers_of(path)[0]
+
+
+def readers_of(path: Path) -> list[str]:
+    """Names of the readers that recognise a file, the most specific first. Raises: ReaderError if
+    none does."""
     candidates = guess(path)
+    if not candidates and not path.is_dir():
+        refuse_packed(path)
     if not candidates:
         raise ReaderError(
             "unknown format: no reader recognises it",
             where=str(path),
             hint=f"give --format: one of {', '.join(plugins.available('reader'))}",
         )
-    return candidates[0]
+    return candidates
 
 
 def _platform_of(plug: Any, path: Path) -> Platform:
@@ -208,39 +240,44 @@ class _Job:
         self._new: dict[str, dict[str, Value]] = {}
         self._campaign = campaign
         self._repeats = Repeats()
+        self._stored = StoredRuns(store, campaign)
         self._matrix: MatrixRef | None = None
         self._op: Op | None = None
         self._place = ("", "")
         self._pattern_id = self._platform_id = ""
+        self._simulated = False
 
     def consume(
         self,
-        rows: Iterator[RunRow | Reject],
+        read: Callable[[], Iterator[RunRow | Reject]],
         journal: str,
         names: Mapping[str, bytes],
+        *,
+        edited: bool,
         progress: Callable[[int], None] | None,
     ) -> None:
-        """Store all new rows. `journal` is the key of the reading, `names` the journal entries of
-        the log itself; both are empty for folders."""
+        """Store all new rows of a log, which `read` begins to read. `journal` is the key of the
+        reading, `names` the journal entries of the log itself, which is `edited` if it was read
+        with another content before; all are empty for folders."""
         started = time.monotonic()
-        report = self.report
-        state = _state(self.store.journal.get(journal) if journal else None)
-        report.resumed_at = report.rows = state.get("rows", 0)
-        for name in ("rejected", *_JOURNALLED):
-            setattr(report, name, state.get(name, getattr(report, name)))
-        if report.rejected:
-            self._forget_rejects_after(report.rejected)
+        report, rows = self.report, read()
+        # Another content was read since an edited log had this one, if it ever had.
+        state = _state(self.store.journal.get(journal) if journal and not edited else None)
+        edited = edited or "edited" in state
+        self._resume(state)
         if state.get("done"):
             rows = iter(())
-        elif report.rows:
-            self._pass_over(islice(rows, report.rows))
+        elif edited:
+            self._stored.correct(self._pass_over(read(), Repeats()))
+        if report.rows and not state.get("done"):
+            deque(self._pass_over(islice(rows, report.rows), self._repeats), maxlen=0)
         while batch := list(islice(rows, BATCH)):
             report.rows += len(batch)
             runs, rejects = self._numbered(batch)
             self._write_rejects(rejects, first=report.rejected == 0)
             report.rejected += len(rejects)
             self._count(rejects)
-            mark = self._mark(done=len(batch) < BATCH)
+            mark = self._mark(done=len(batch) < BATCH, edited=edited)
             result = self.store.append(
                 runs,
                 patterns=self._subjects.fresh(),
@@ -263,33 +300,49 @@ class _Job:
             report.matrices_missing = [n for n, there in subjects.structures.items() if not there]
             report.matrices_found = len(subjects.structures) - len(report.matrices_missing)
 
-    def _pass_over(self, rows: Iterator[RunRow | Reject]) -> None:
-        """Skip rows stored before, remembering them: later rows may repeat them."""
+    def _resume(self, state: Mapping[str, Any]) -> None:
+        """Set the report to the state of an earlier reading."""
+        report = self.report
+        report.resumed_at = report.rows = state.get("rows", 0)
+        for name in ("rejected", *_JOURNALLED):
+            setattr(report, name, state.get(name, getattr(report, name)))
+        if report.rejected:
+            self._forget_rejects_after(report.rejected)
+
+    def _pass_over(self, rows: Iterator[RunRow | Reject], repeats: Repeats) -> Iterator[list[Run]]:
+        """Runs of rows that are not to be stored now, by batch, their repeats numbered."""
         new_values = deepcopy(self.report.new_values)
         while batch := list(islice(rows, BATCH)):
             runs, _, _ = self._split(batch)
-            self._repeats.numbered(runs)
+            yield repeats.numbered(runs)[0]
         self.report.new_values = new_values
 
     def _numbered(self, batch: list[RunRow | Reject]) -> tuple[list[Run], list[Reject]]:
-        """Runs of a batch, repeats numbered, and the rejected rows."""
+        """New runs of a batch, repeats numbered, and the rejected rows."""
         runs, rejects, legal = self._split(batch)
         numbered, places = self._repeats.numbered(runs)
-        self.report.repeats += len(places)
-        same = self.report.same_values
+        report, compared = self.report, self._stored.compare(numbered)
+        report.repeats += len(places)
+        report.corrected += compared.corrected
+        report.duplicates += compared.stored + sum(compared.copies.values())
+        for log, copies in compared.copies.items():
+            report.copies[log] = report.copies.get(log, 0) + copies
+        same = report.same_values
         for at in places:
             if len(same) >= _MOST_SAME:
                 break
             same += (line for line in _spellings(legal[at], runs[at].config) if line not in same)
-        return numbered, rejects
+        return compared.new, rejects
 
-    def _mark(self, *, done: bool) -> bytes:
+    def _mark(self, *, done: bool, edited: bool) -> bytes:
         """Journal entry of a file read so far."""
         report = self.report
         entry: dict[str, Any] = {"rows": report.rows, "rejected": report.rejected}
         for name in _JOURNALLED:
             if value := getattr(report, name):
                 entry[name] = value
+        if edited:
+            entry["edited"] = True
         if done:
             entry["done"] = True
         return json.dumps(entry).encode()
@@ -335,10 +388,16 @@ class _Job:
             judge = self._judge_of(platform, row.op, info)
             # Nothing above has changed `self`: a row that raised leaves the last good one's facts.
             self._judge, self._pattern_id, self._platform_id = judge, pattern_id, platform.id
+            self._simulated = platform.simulated
             self._matrix, self._op = row.matrix, row.op
             self._place = place
             self.report.ops.add(str(row.op))
         config = self._legal(row)
+        if row.measurement.ok:
+            least = _LEAST[self._simulated]
+            for time in row.measurement.times_s:
+                if not least <= time <= _MOST_TIME:
+                    raise ReaderError(f"no run takes {time:.3g} s: check the unit of the time")
         campaign = row.campaign or self._campaign
         return Run(self._pattern_id, row.op, self._platform_id, config, row.measurement, campaign)
 

@@ -86,26 +86,33 @@ def _name(text: str) -> str:
 
 
 def _default(rows: Sequence[RunRow], params: Sequence[Drafted]) -> tuple[Config, str]:
-    """A configuration that ran, and the reason for it: the best on all matrices where some ran on
-    all of them, else the one with the most frequent values."""
+    """A configuration that ran, and the reason for it: of those that ran on most devices, the best
+    on all matrices where some ran on all of them, else the one with the most frequent values. Times
+    of different devices are not compared."""
     names = [p.name for p in params]
     whole = {p.name for p in params if not p.when}
-    fastest: dict[str, dict[Config, float]] = {}
+    fastest: dict[tuple[str, str], dict[Config, float]] = {}
+    devices: dict[Config, set[str]] = {}
     for row, config in zip(rows, configs_of(rows, names), strict=True):
         if row.measurement.ok and whole <= config.keys():
-            times = fastest.setdefault(row.matrix.name, {})
+            times = fastest.setdefault((row.instance, row.matrix.name), {})
             times[config] = min(row.measurement.seconds, times.get(config, math.inf))
+            devices.setdefault(config, set()).add(row.instance)
     if not fastest:
         raise UsageError("no row is ok and has a value of every parameter")
-    spread = Counter(config for times in fastest.values() for config in times)
+    everywhere = max(map(len, devices.values()))
+    wide = {config for config, ran in devices.items() if len(ran) == everywhere}
+    spread = Counter(config for times in fastest.values() for config in times if config in wide)
     most = max(spread.values())
-    if most > 1 or len(fastest) == 1:
+    if most > everywhere or len(fastest) == everywhere:
         common = [config for config, count in spread.items() if count == most]
         where = [times for times in fastest.values() if all(c in times for c in common)]
         where = where or list(fastest.values())
         best = min(common, key=lambda c: _mean_log(c, where))
-        many = plural(most, "matrix", "matrices")
-        return best, f"least geometric mean time of the configurations that ran on {many}"
+        ran = {name for (_, name), times in fastest.items() if best in times}
+        many = plural(len(ran), "matrix", "matrices")
+        on = f" and {plural(everywhere, 'device')}" if everywhere > 1 else ""
+        return best, f"least geometric mean time of the configurations that ran on {many}{on}"
     frequent = Counter(item for config in spread for item in config.items())
     best = max(spread, key=lambda c: (sum(frequent[item] for item in c.items()), c.json))
     return best, "the most frequent values, since no configuration ran on two matrices"

@@ -206,7 +206,8 @@ def import_file(
     interrupted import is simply repeated. Nothing stored is changed: unusable records, and those
     that contradict the stored ones, go to `<path>.rejects.jsonl` (with `rejects`), with the reason.
 
-    Raises: ReaderError if the file is no export, or of a newer version.
+    Raises: ReaderError if the file is no export, or of a newer version; also if its end is missing,
+    when the records before it are stored.
     """
     rejects_path = path.with_name(path.name + ".rejects.jsonl") if rejects else None
     job = Importer(db.store, str(path), rejects_path)

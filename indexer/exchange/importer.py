@@ -88,7 +88,10 @@ class Importer:
     def all_of(
         self, records: Iterable[Record], progress: Callable[[int], None] | None = None
     ) -> ImportReport:
-        """Import all records, a batch per transaction."""
+        """Import all records, a batch per transaction.
+
+        Raises: ReaderError where `records` is cut off; the records before are stored.
+        """
         started = time.monotonic()
         try:
             for record in records:
@@ -99,6 +102,9 @@ class Importer:
                     if progress is not None:
                         progress(self.report.runs + self.report.patterns)
             self.write()
+        except ReaderError:  # of the file: those of a record are caught by `take`
+            self.write()
+            raise
         finally:
             self.close()
         self.report.seconds = time.monotonic() - started

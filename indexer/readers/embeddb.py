@@ -68,6 +68,7 @@ class ModelDoc:
     card: dict[str, Any]
 
 
+_CUT = "the end line is missing: the file was cut off"
 #: Record of a line of an export.
 Record = PlatformDoc | WorkloadInfo | Workload | Run | ModelDoc | Reject
 
@@ -88,10 +89,13 @@ class _Seen:
 def documents(path: Path) -> Iterator[Record]:
     """Every record of an export in file order; a run comes after its platform and pattern.
 
-    A damaged line is a `Reject`, and so is a file that ends before its end line.
-    Raises: ReaderError if the file is no export, or of a newer version.
+    A damaged line is a `Reject`. Raises: ReaderError if the file is no export, or of a newer
+    version; after its last record if its end is missing.
     """
-    for _, record in _numbered(path):
+    for line, record in _numbered(path):
+        if isinstance(record, Reject) and record.reason == _CUT:
+            hint = "get the file again; the records before this point are good"
+            raise ReaderError(_CUT, where=str(path), line=line, hint=hint)
         yield record
 
 
@@ -110,7 +114,7 @@ def _numbered(path: Path) -> Iterator[tuple[int, Record]]:
         if parsed is not None:
             yield line, parsed
     if not seen.ended:
-        yield line + 1, Reject(line + 1, "the end line is missing: the file was cut off")
+        yield line + 1, Reject(line + 1, _CUT)
 
 
 def _decoded(line: str) -> Any:

@@ -39,12 +39,13 @@ class CsvReader:
 
     def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
         table = Table(path, self.name)
-        names, sample = table.names, _sample(Table(path, self.name).records())
+        names, (lines, sample) = table.names, _sample(Table(path, self.name).records())
         try:
             plan = Plan.of(names, options, sample, table.comma)
         except ReaderError as error:
             hint = wrong_file(path, self.name, "").hint or error.hint
-            raise ReaderError(error.reason, where=str(path), hint=hint) from None
+            line = None if error.line is None else lines[error.line]
+            raise ReaderError(error.reason, where=str(path), line=line, hint=hint) from None
         for line, row in table.rows(follow=True):
             if isinstance(row, Reject):
                 yield row
@@ -62,12 +63,16 @@ class CsvReader:
                     yield Reject(line, error.reason, ",".join(row)[:200])
 
 
-def _sample(records: Iterator[Any]) -> list[dict[str, Any]]:
-    """The first objects; fewer where the file is damaged."""
+def _sample(records: Iterator[tuple[int, Any]]) -> tuple[list[int], list[dict[str, Any]]]:
+    """The first objects and their lines; fewer where the file is damaged."""
+    lines: list[int] = []
     objects: list[dict[str, Any]] = []
     with suppress(ReaderError):  # it is met again when the rows before it have been read
-        objects += (record for record in islice(records, SAMPLE) if isinstance(record, dict))
-    return objects
+        for line, record in islice(records, SAMPLE):
+            if isinstance(record, dict):
+                lines.append(line)
+                objects.append(record)
+    return lines, objects
 
 
 def _further_plan(
@@ -103,7 +108,7 @@ class JsonlReader:
         return (first.startswith(b"{") and first.endswith(b"}")) or json_list(head)
 
     def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
-        sample = _sample(record for _, record in json_records(path))
+        lines, sample = _sample(json_records(path))
         plan = lru_cache(1000)(lambda keys: Plan.of(keys, options, sample))
         good = False
         for line, record in json_records(path):
@@ -118,8 +123,7 @@ class JsonlReader:
             except ReaderError as error:
                 if not good and isinstance(record, dict) and not plan.cache_info().currsize:
                     # The first object fits no plan: it is the map or the file that is wrong.
-                    other = wrong_file(path, self.name, error.reason)
-                    raise ReaderError(
-                        error.reason, where=str(path), line=line, hint=other.hint or error.hint
-                    ) from None
+                    hint = wrong_file(path, self.name, error.reason).hint or error.hint
+                    line = line if error.line is None else lines[error.line]
+                    raise ReaderError(error.reason, where=str(path), line=line, hint=hint) from None
                 yield Reject(line, error.reason, json.dumps(record)[:200])

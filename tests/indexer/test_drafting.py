@@ -254,3 +254,19 @@ def test_the_library_makes_it_too(tmp_path: Path) -> None:
     with Database.in_memory() as db:
         report = index_runs(db.index, [tmp_path / "tina.csv"], platform=str(tmp_path / "tina.toml"))
     assert report.files[0].added == len(GRID)
+
+
+def test_the_default_ran_on_most_devices_and_is_judged_within_each(tmp_path: Path) -> None:
+    """A fast device must not decide by its seconds, nor by configurations that run on it alone."""
+    rows = [
+        f"{device},{m},{fmt},{scale * t}"
+        for device, scale in (("gpu1", 1), ("cpu1", 50), ("cpu2", 60))
+        for m in "abc"
+        for fmt, t in (("hyb", 1), ("csr", 4), ("ell", 3))
+        if not (device == "gpu1" and fmt == "ell") and (device == "gpu1" or fmt != "hyb")
+    ]
+    log = tmp_path / "log.csv"
+    log.write_text("\n".join(("device,matrix,format,time_us", *rows, "")))
+    draft = draft_platform(log, ReadOptions(op=OP))
+    assert 'format = "csr"' in draft.text
+    assert "ran on 3 matrices and 3 devices" in draft.text

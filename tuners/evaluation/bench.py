@@ -101,9 +101,11 @@ def measured_again(
 
 
 def _rounds(runs: Sequence[Run]) -> tuple[dict[Config, float], dict[Config, float]]:
-    """Seconds of the first and of the last ok run of each configuration that has two."""
+    """Seconds of the first and of the last ok run of each configuration that has two. Runs without
+    a time of day are in the order of their logs: what changed between two days is then the same for
+    all configurations."""
     by_config: dict[Config, list[float]] = {}
-    for run in sorted(runs, key=lambda r: (r.measurement.when, r.id)):
+    for run in sorted(runs, key=lambda r: (r.measurement.when, r.campaign, r.id)):
         if 0 < run.seconds < math.inf:
             by_config.setdefault(run.config, []).append(run.seconds)
     twice = {c: times for c, times in by_config.items() if len(times) >= 2}
@@ -328,7 +330,7 @@ STEPS = (1, 2, 5, 10)
 #: Names of other rows of the table: a tuner of such a name gets another one.
 _TAKEN = frozenset(
     {"default", "random", "static-best", "static-top-k", "knn-stats", "embeddb"}
-    | {"costmodel", "boosted", "measured-again", "oracle"}
+    | {"costmodel", "boosted", "process", "measured-again", "oracle"}
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from embeddb.core import plugins
 from embeddb.core.config import Op
 from embeddb.core.errors import MatrixError, PlatformError, ReaderError, UsageError
 from embeddb.core.wording import clean, duration, plural
@@ -74,9 +76,23 @@ def show_file(report: IngestReport) -> None:
         f"{report.file}: {plural(report.rows, 'row')} read as {report.reader} in "
         f"{duration(report.seconds)}: {new}{duplicates}, {report.rejected:,} rejected"
     )
+    if rivals := [name for name in report.also if not plugins.load("reader", name).generic]:
+        say(f"  recognised as {', '.join(rivals)} too: --format NAME decides")
     if report.repeats:
         why = f" ({'; '.join(report.same_values)})" if report.same_values else ""
         say(f"  {plural(report.repeats, 'row')} equal to another one: kept as repeats{why}")
+    for log, copies in report.copies.items():
+        say(f"  {plural(copies, 'row')} equal to runs of {log}: not added again")
+    if report.corrected:
+        say(
+            f"  {plural(report.corrected, 'row')} stored earlier with another time: replaced "
+            "(a new measurement needs a file name of its own)"
+        )
+    if report.withdrawn:
+        say(
+            f"  {plural(report.withdrawn, 'run')} of this log withdrawn: `embeddb db withdraw DB "
+            f"--undo --campaign {shlex.quote(report.campaign)} --yes` restores"
+        )
     if report.resumed_at:
         say(f"  resumed at row {report.resumed_at:,}: earlier rows were read before")
     for name, rows in report.new_values.items():
@@ -104,7 +120,12 @@ def refuse_empty(reports: Sequence[IngestReport]) -> None:
         if report.nothing_read:
             why = f"none of its {plural(report.rows, 'row')} could be used" if report.rows else ""
             first = f"the first: {report.first_reject}" if report.first_reject else ""
-            raise ReaderError(why or "it holds no rows", where=report.file, hint=first)
+            others = f"`--format {report.also[0]}` reads it as such a log" if report.also else ""
+            raise ReaderError(
+                f"{why or 'it holds no rows'}, read as {report.reader}",
+                where=report.file,
+                hint="; ".join(filter(None, (first, others))),
+            )
 
 
 def refuse_foreign_folder(reports: Sequence[IngestReport]) -> None:

@@ -382,7 +382,8 @@ class Best:
         return rows
 
     def choice(self, kind: str, name: str, rows: NDArray[np.bool_]) -> ClassChoice | None:
-        """The best fixed choice for the rows with true `rows` bool[r]."""
+        """The best fixed choice for the rows with true `rows` bool[r]; without gain where a single
+        configuration, mostly the default, ran on enough of them."""
         picked = rows[self.row]
         if not picked.any():
             return None
@@ -394,11 +395,13 @@ class Best:
             column = self.evidence.column[used]
             count = np.bincount(column, minlength=size)
             total = np.bincount(column, self.entry[used], minlength=size)
-            mean = np.where(count >= _TRIED * count.max(), total / (count + _PSEUDO_RUNS), -np.inf)
-            at = int(mean.argmax())
-            gain = float(np.exp(total[at] / count[at]))
-            among = np.zeros_like(rows)
-            among[self.row[used & (self.evidence.column == at)]] = True
+            able = count >= _TRIED * count.max()
+            if able.sum() > 1:
+                mean = np.where(able, total / (count + _PSEUDO_RUNS), -np.inf)
+                at = int(mean.argmax())
+                gain = float(np.exp(total[at] / count[at]))
+                among = np.zeros_like(rows)
+                among[self.row[used & (self.evidence.column == at)]] = True
         return ClassChoice(
             kind=kind,
             name=name,

@@ -81,18 +81,22 @@ class Column:
         return self.rises >= _STEPS and self.rises > 20 * self.falls
 
 
-def head_records(path: Path, reader: str) -> list[dict[str, Any]]:
-    """Return the first records of a log, CSV or JSONL.
+def head_records(path: Path, reader: str) -> list[tuple[int, dict[str, Any]]]:
+    """Return the first records of a log, CSV or JSONL, and their lines.
 
-    Raises: ReaderError with the first reject if a JSONL log has no other lines.
+    Raises: ReaderError with the first reject if a JSONL log has no other lines; for a log without
+    rows.
     """
     if reader == "csv":
-        return list(islice(Table(path, reader).records(), _ROWS))
-    head = [record for _, record in islice(json_records(path), _ROWS)]
-    records = [record for record in head if isinstance(record, dict)]
-    rejects = [record for record in head if isinstance(record, Reject)]
-    if rejects and not records:
-        raise ReaderError(rejects[0].reason, where=str(path), line=rejects[0].line)
+        records = list(islice(Table(path, reader).records(), _ROWS))
+    else:
+        head = list(islice(json_records(path), _ROWS))
+        records = [(line, record) for line, record in head if isinstance(record, dict)]
+        rejects = [record for _, record in head if isinstance(record, Reject)]
+        if rejects and not records:
+            raise ReaderError(rejects[0].reason, where=str(path), line=rejects[0].line)
+    if not records:
+        raise ReaderError("it holds no rows", where=str(path))
     return records
 
 

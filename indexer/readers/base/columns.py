@@ -244,16 +244,17 @@ class Plan:
             raise
 
     def _op(self, record: Mapping[str, Any]) -> Op:
-        text = self._text(record, "op")
-        if not text and "kernel" in self.roles:
-            parts = [self._text(record, role) for role in ("kernel", "width", "dtype")]
-            text = ":".join(part for part in parts if part)
-        if text:
+        text, op = self._text(record, "op") or self._text(record, "kernel"), self.options.ran
+        if not text:
+            if op is None:
+                raise ReaderError("no operation")
+            return op
+        width, dtype = self._text(record, "width"), self._text(record, "dtype")
+        if ":" in text or not (width or dtype or op):
             return _parsed(text)
-        op = self.options.ran
-        if op is None:
-            raise ReaderError("no operation")
-        return op
+        if op is not None and text.lower() == op.name:
+            width, dtype = width or str(op.width), dtype or op.dtype
+        return _parsed(":".join(part for part in (text, width, dtype) if part))
 
     def _measurement(self, record: Mapping[str, Any]) -> Measurement:
         status, times = self._outcome(record)

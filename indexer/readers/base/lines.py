@@ -10,6 +10,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import chain
 from json import loads
 from pathlib import Path
@@ -29,6 +30,14 @@ LINE_BYTES = 1 << 20
 #: Largest file (decompressed) of a format that is one JSON document.
 DOCUMENT_BYTES = 1 << 29
 _BLOCK = 1 << 18
+#: Beginnings of files in forms that are not read.
+_PACKED = {
+    b"\xfd7zXZ\0": "xz-compressed",
+    b"BZh": "bzip2-compressed",
+    b"\x28\xb5\x2f\xfd": "zstd-compressed",
+    b"PK\x03\x04": "a zip archive",
+    b"PAR1": "a Parquet file",
+}
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 #: Marks that texts of two and four bytes a character begin with; the longer ones first.
 _MARKS = (
@@ -141,14 +150,19 @@ def numbered(path: Path, bad: dict[int, Reject]) -> Iterator[str]:
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
+    """Decompressed blocks of a file, none of them empty. Raises: ReaderError."""
     size = 0
     with open_bytes(path) as file:
+        # `read` loses what it has decompressed before the place where the data is cut off.
+        read = cast(Callable[[int], bytes], getattr(file, "read1", file.read))
         while True:
             try:
-                block = file.read(_BLOCK)
-            except _DAMAGED:
+                block = read(_BLOCK)
+            except _DAMAGED as error:
+                cut = isinstance(error, EOFError)
+                why = f"cut off after {size} bytes: its end is missing"
                 raise ReaderError(
-                    f"the compressed data is damaged or cut off after {size} bytes",
+                    f"the compressed data is {why if cut else f'damaged after {size} bytes'}",
                     where=str(path),
                     hint="get the file again; the rows before this point are good",
                 ) from None
@@ -160,8 +174,19 @@ def _blocks(path: Path) -> Iterator[bytes]:
             yield block
 
 
+def refuse_packed(path: Path) -> None:
+    """Raises: ReaderError for a file in a compressed or binary form that is not read."""
+    with open_bytes(path) as file, suppress(OSError, *_DAMAGED):
+        head = file.read(8)
+        for mark, form in _PACKED.items():
+            if head.startswith(mark):
+                how = "write it as CSV" if form == "a Parquet file" else "decompress it first"
+                raise ReaderError(f"{form}: {how}", where=str(path))
+
+
 def _utf8_blocks(path: Path) -> Iterator[bytes]:
     """Blocks of a text in UTF-8, its lines ending in LF or CR LF."""
+    refuse_packed(path)
     blocks = _blocks(path)
     first = next(blocks, b"")
     encoding = _marked(first) or ("latin-1" if _is_latin(first) else "")
@@ -396,11 +421,11 @@ def guess(path: Path) -> list[str]:
     return [name for _, name in sorted(names)]
 
 
-def wrong_file(path: Path, reader: str, why: str) -> ReaderError:
+def wrong_file(path: Path, reader: str, why: str, *, line: int | None = None) -> ReaderError:
     """The error for a file that another reader should read; names that reader."""
     others = [name for name in guess(path) if name != reader]
     hint = f"it looks like {others[0]}: use --format {others[0]}" if others else ""
-    return ReaderError(f"not a {reader} file: {why}", where=str(path), hint=hint)
+    return ReaderError(f"not a {reader} file: {why}", where=str(path), line=line, hint=hint)
 
 
 def document_of(path: Path, reader: str) -> str:

@@ -82,7 +82,7 @@ def propose(path: Path, reader: str, platform: Platform, options: ReadOptions) -
     if reader not in ("csv", "jsonl") or path.is_dir():
         return None
     records = head_records(path, reader)
-    cells = Column.all(records)
+    cells = Column.all(record for _, record in records)
     names = [name for name in cells if name != "config"]
     try:
         roles, stated, config = assigned(names, options)
@@ -104,12 +104,12 @@ def propose(path: Path, reader: str, platform: Platform, options: ReadOptions) -
 
 
 class _Guessing:
-    """Builder of a proposal: `roles` and `config` are the columns assigned so far, by role and
-    parameter."""
+    """Builder of a proposal: `records` have their lines, `roles` and `config` are the columns
+    assigned so far, by role and parameter."""
 
     def __init__(
         self,
-        records: Sequence[Mapping[str, Any]],
+        records: Sequence[tuple[int, Mapping[str, Any]]],
         cells: Mapping[str, Column],
         platform: Platform,
         options: ReadOptions,
@@ -187,7 +187,7 @@ class _Guessing:
             if not is_flag(other, self.cells[other]):
                 continue
             meant = statuses_meant(self.cells[other].values, other, ())
-            for record in self.records:
+            for _, record in self.records:
                 failed = meant.get(str(record.get(other)).strip(), "ok") != "ok"
                 if failed and is_ok(str(record.get(column) or ""), self.log.statuses):
                     self._lacks(
@@ -208,7 +208,8 @@ class _Guessing:
             self._lacks(f"columns {both} may be the matrix: --map matrix={best[0]}")
         else:
             names = ", ".join(self._free())[:_MOST_LISTED]
-            self._lacks(f"no column names the matrix: --map matrix=COLUMN, one of {names}")
+            how = f"--map matrix=COLUMN, one of {names}" if names else "add one, or give --matrix"
+            self._lacks(f"no column names the matrix: {how}")
 
     def time(self, stated: Mapping[str, str]) -> None:
         """Assign the column of the times, and their unit."""
@@ -228,7 +229,7 @@ class _Guessing:
             )
             stated = {"time": unit}
         else:
-            self._refuse_clock()
+            self._refuse_doubt()
         self._sentinels()
         role = "time" if "time" in self.roles else "times"
         column = self.roles[role]
@@ -262,11 +263,15 @@ class _Guessing:
         cells = self.cells[column]
         return bool(time_candidates(["time"], {"time": cells})[0]) and len(cells.values) > 2
 
-    def _refuse_clock(self) -> None:
-        """Report a time column that may be a clock or a date, if there are others."""
+    def _refuse_doubt(self) -> None:
+        """Report a time column beside which another may be the time, or that may be a clock or a
+        date, if there are others."""
         column = self.roles.get("time")
         mapped = {role.partition("_")[0] for role in (*self.options.columns, *self.log.columns)}
         if column is None or {"time", "times"} & mapped:
+            return
+        if rivals := list(time_candidates(self._free(), self.cells)[0]):
+            self._lacks(self._no_time([column, *rivals], {}))
             return
         others = [c for c in self._free() if self._measured(c)]
         if not others:
@@ -282,7 +287,8 @@ class _Guessing:
         run."""
         if {"status", "error"} & self.roles.keys():
             return
-        column = self.cells[self.roles.get("time") or self.roles["times"]]
+        name = self.roles.get("time") or self.roles["times"]
+        column = self.cells[name]
         for text, means in sentinels(column).items():
             if text in self.log.statuses:
                 continue
@@ -294,7 +300,7 @@ class _Guessing:
                 self.guesses.append(Guess(rows, f"status {means}", "it is no time"))
             else:
                 self._lacks(
-                    f"{rows} may be a failure or too short a time: "
+                    f"{rows}, line {self._line(name, text)}, may be a failure or too short a time: "
                     f'"{text}" = "crash" in [log.status] of the platform file marks a failure'
                 )
 
@@ -308,7 +314,7 @@ class _Guessing:
         time = self.roles.get("time", self.roles.get("times"))
         if words and is_flag(column, self.cells[column]):  # what is true may be `failed`
             new = [word for word in words if word.strip().lower() not in self.log.statuses]
-        rows = [(r.get(column), None if time is None else r.get(time)) for r in self.records]
+        rows = [(r.get(column), None if time is None else r.get(time)) for _, r in self.records]
         meant = statuses_meant(new, column, rows)
         for word in new:
             shown = f"{word} ({plural(words[word], 'row')})"
@@ -316,12 +322,15 @@ class _Guessing:
                 self._words[word.strip().lower()] = meant[word]
                 self.guesses.append(Guess(shown, f"status {meant[word]}", "the word"))
             else:
-                line = (
-                    f"status {word!r} of {plural(words[word], 'row')} is unknown: "
-                    "map it in [log.status]"
-                )
+                rows_of = f"{plural(words[word], 'row')}, line {self._line(column, word)},"
+                line = f"status {word!r} of {rows_of} is unknown: map it in [log.status]"
                 few = words[word] <= _STRAY * sum(words.values())
                 (self.open.append if few else self._lacks)(line)
+
+    def _line(self, column: str, text: str) -> int:
+        """The first line with a text in a column."""
+        cells = ((line, str(record.get(column)).strip()) for line, record in self.records)
+        return next((line for line, cell in cells if cell.lower() == text.lower()), 0)
 
     def made_by_command(self) -> None:
         """File the rows under this machine: a simulator's times are the same wherever it runs, so

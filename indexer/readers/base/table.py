@@ -51,7 +51,9 @@ class Table:
             if separator_line and not stated:
                 stated = separator_line[1]
             elif self._number in self._bad:
-                raise wrong_file(self.path, reader, self._bad[self._number].reason)
+                raise wrong_file(
+                    self.path, reader, self._bad[self._number].reason, line=self._number
+                )
             elif header_line(line):
                 return line, stated or max(SEPARATORS, key=_QUOTED.sub("", line).count)
         raise wrong_file(self.path, reader, "it has no header")
@@ -124,11 +126,11 @@ class Table:
             else:
                 yield run
 
-    def records(self) -> Iterator[dict[str, str]]:
-        """Rows without rejects, by the names of their columns."""
-        for _, row in self.rows(follow=True):
+    def records(self) -> Iterator[tuple[int, dict[str, str]]]:
+        """Lines and cells, by the names of their columns, of rows without rejects."""
+        for line, row in self.rows(follow=True):
             if not isinstance(row, Reject):
-                yield dict(zip(self.names, row, strict=True))
+                yield line, dict(zip(self.names, row, strict=True))
 
     def turn(self, row: Sequence[str], *, follow: bool = False) -> bool:
         """True if a row is another header (at least two cells, and half of them, are names of

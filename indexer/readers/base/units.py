@@ -172,15 +172,16 @@ def comma_of(cells: Iterable[Any], where: str = "", *, rather: str = "repeats or
     them), or "" where there is none or they disagree; `rather` is preferred where it may also
     separate repeats.
 
-    Raises: ReaderError if it is ambiguous.
+    Raises: ReaderError if it is ambiguous, with the place of the first such cell as its line.
     """
     may = {"decimal", "thousands", "repeats"}
     shown = ""
-    for cell in cells:
+    line = None
+    for at, cell in enumerate(cells):
         if not isinstance(cell, str) or not re.search(r"\d", cell):
             continue
         if "," in cell:
-            shown = shown or cell
+            line, shown = (line, shown) if shown else (at, cell)
             may &= _commas(cell)
         elif re.fullmatch(r"\s*\d+\.(?!\d{3}\s*$)\d+.*", cell):
             may -= {"decimal"}
@@ -192,6 +193,7 @@ def comma_of(cells: Iterable[Any], where: str = "", *, rather: str = "repeats or
         raise ReaderError(
             f"a comma in {shown[:40]!r} may be {' or '.join(f'{_IS[one]}' for one in sorted(may))}",
             where=where,
+            line=line,
             hint="write numbers with a point, and several in one cell with semicolons between them",
         )
     return may.pop()

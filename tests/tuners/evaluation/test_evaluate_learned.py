@@ -14,6 +14,7 @@ from builders import (
     OP,
     VARIANTS,
     by_chance,
+    by_law,
     fill,
     patterns,
     runs_of,
@@ -283,6 +284,22 @@ def test_the_ceiling_chooses_by_one_round_and_is_judged_by_the_other() -> None:
     assert row.figures["of_optimum@1"] == pytest.approx(math.exp(np.mean(lost)))
     assert row.figures["of_optimum@5"] == pytest.approx(1.0)
     assert row.figures["opa"] < 0.8
+
+
+def test_logs_of_two_days_are_two_rounds_by_their_names() -> None:
+    """Their runs have no time of day: a slow day must not be mixed into a fast one."""
+    db = Database.in_memory()
+    db.store.put_platform(tiny())
+    db.store.put_structures([(p, WorkloadInfo.whole(p)) for p in patterns()])
+    for day, factor in (("csv:log.csv", 1.0), ("csv:day2/log.csv", 10.0)):
+        db.store.append(
+            Run(p.id, OP, "tiny", c, Measurement(times_s=(factor * by_law(p, at),)), day)
+            for p in patterns()
+            for at, c in enumerate(CONFIGS)
+        )
+    embed(db.index)
+    row = _by_method(evaluate(db.index, EvalOptions(seeds=(0,))))["measured-again"]
+    assert row.matrices == 20 and row.figures["of_optimum@1"] == pytest.approx(1.0)
 
 
 def test_one_round_and_a_few_settled_winners_are_no_ceiling(lawful: Database) -> None:

@@ -54,6 +54,10 @@ def report_verb(db: str, html: str, eval_file: str, source: str, as_json: bool) 
     rows = eval_rows(eval_file, Judged) if eval_file else []
     with open_database(db, readonly=True) as opened, Progress() as progress:
         facts = database_facts(opened, place=db, judged=rows, progress=progress)
+    scopes = {(s.platform, s.op) for s in facts.scopes}
+    foreign = [f"{r.op} on {r.platform}" for r in rows if (r.platform, r.op) not in scopes]
+    if foreign:
+        note(f"warning: {eval_file}: not shown is {foreign[0]}, of which {db} has no runs")
     if html:
         from embeddb.ui.report.database import database_html
 
@@ -149,7 +153,8 @@ def _row(s: ScopeFacts) -> tuple[object, ...]:
 
 
 def _show_scope(s: ScopeFacts) -> None:
-    say(f"{s.op} on {s.platform}: {plural(s.distinct_winners, 'configuration')} win somewhere")
+    win = "wins" if s.distinct_winners == 1 else "win"
+    say(f"{s.op} on {s.platform}: {plural(s.distinct_winners, 'configuration')} {win} somewhere")
     for winner in s.winners[:3]:
         say(f"  {counted({Op.parse(s.op).kind: winner.patterns})}: {Config(winner.config)}")
     for like in s.preferences:

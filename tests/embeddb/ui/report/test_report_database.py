@@ -245,6 +245,17 @@ def test_the_verb(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "As evaluated" in out.read_text(encoding="utf-8")
 
 
+def test_an_evaluation_of_another_database_is_not_dropped_in_silence(
+    folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign = [{**row, "platform": "other"} for row in rows()]
+    (tmp_path / "eval.json").write_text(json.dumps(foreign))
+    given = ["--eval", str(tmp_path / "eval.json"), "--html", str(tmp_path / "r.html")]
+    assert run_verb(["report", folder, *given]) == 0
+    said = capsys.readouterr().err
+    assert "eval.json: not shown is" in said and f"on other, of which {folder} has no runs" in said
+
+
 @pytest.mark.parametrize("content", ["", "[]]", '{"a": 1}', '[{"platform": 3}]'])
 def test_what_is_no_evaluation_is_refused(
     folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
@@ -276,3 +287,15 @@ def test_what_is_known_of_machines_is_told_in_words() -> None:
     assert facts.machines == {"pair@one": [("second level cache", "1 MiB"), ("<i x>", "x")]}
     page = database_html(facts)
     assert "second level cache" in page and "1 MiB" in page and "<i x>" not in page
+
+
+def test_samples_that_differ_by_matrix_have_no_fixed_choice() -> None:
+    """Each configuration but the default ran on a single matrix: no mean compares them."""
+    among = [band(90 + at, 30, name=f"m{at}", group=f"g{at}") for at in range(3)]
+    db = Database.in_memory()
+    db.store.put_platform(tiny())
+    for at, pattern in enumerate(among):
+        db.store.put_structure(pattern, WorkloadInfo.whole(pattern))
+        db.store.append(runs_of(pattern, tiny(), variants=(0, at + 1)))
+    (scope,) = database_facts(db).scopes
+    assert scope.classes[0].gain is None

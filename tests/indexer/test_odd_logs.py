@@ -1,0 +1,187 @@
+"""Odd logs: messages that name the line or the reader, and cells that no machine measures."""
+
+from __future__ import annotations
+
+import bz2
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+from builders import OP, tiny
+from click.testing import CliRunner, Result
+
+from embeddb.core.config import Op
+from embeddb.core.errors import ReaderError, UsageError
+from embeddb.store import Store, memory_store
+from embeddb.ui.cli.main import cli
+from indexer.ingest import IngestReport, ingest, reader_of
+from indexer.readers.base.row import ReadOptions
+
+HEAD = "matrix,variant,time_us\n"
+ROWS = "".join(f"m{at},{v},{at + 1}.5\n" for at in range(4) for v in "abcd")
+GREEDY = """
+class Greedy:
+    name, platform, generic = "greedy", "", False
+    def sniff(self, path, head): return True
+    def rows(self, path, *, options): return iter(())
+PLUGIN = Greedy
+"""
+
+
+def log(folder: Path, text: str, name: str = "a.csv") -> Path:
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def index(path: Path, *words: str, op: str = str(OP)) -> Result:
+    (path.parent / "tiny.toml").write_text(tiny().text)
+    line = ["index", str(path.parent / "d.db"), str(path), "--yes", "--op", op, *words]
+    return CliRunner().invoke(cli, [*line, "--platform", str(path.parent / "tiny.toml")])
+
+
+def read(path: Path, op: Op = OP, store: Store | None = None) -> IngestReport:
+    return ingest(store or memory_store(), path, platform=tiny(), options=ReadOptions(op=op))
+
+
+def refused(path: Path, *words: str) -> str:
+    done = index(path, *words)
+    assert isinstance(done.exception, ReaderError | UsageError), done.output
+    return f"{done.exception} ({done.exception.hint})"
+
+
+# -- the line --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ('"1,234"', "a.csv:18: a comma in '1,234' may be"),
+        ("0", "0 (1 row), line 18, may be a failure or too short a time"),
+    ],
+)
+def test_one_odd_cell_is_named_by_its_line(tmp_path: Path, cell: str, message: str) -> None:
+    assert message in refused(log(tmp_path, f"{HEAD}{ROWS}m5,a,{cell}\n"))
+
+
+def test_an_odd_cell_of_json_lines_is_named_by_its_line(tmp_path: Path) -> None:
+    rows = [{"matrix": "m", "variant": "a", "time_us": t} for t in ("1.5", "2.5", "1,234")]
+    path = log(tmp_path, "\n".join(map(json.dumps, rows)), "a.jsonl")
+    with pytest.raises(ReaderError, match=r"a\.jsonl:3: a comma in '1,234' may be"):
+        read(path)
+
+
+def test_an_unknown_status_is_named_by_its_line(tmp_path: Path) -> None:
+    rows = "".join(f"m{at},a,{at}.5,{'zzz' if at > 2 else 'ok'}\n" for at in range(1, 6))
+    message = refused(log(tmp_path, f"matrix,variant,time_us,status\n{rows}"))
+    assert "status 'zzz' of 3 rows, line 4, is unknown" in message
+
+
+def test_a_header_that_is_no_text_is_named_by_its_line(tmp_path: Path) -> None:
+    path = log(tmp_path, "# first\n\0a,b\nc,d\n")
+    with pytest.raises(ReaderError, match=r"a\.csv:2: not a csv file: a NUL"):
+        read(path)
+
+
+# -- times -----------------------------------------------------------------------------------------
+
+
+def test_times_that_no_machine_measures_are_rejected(tmp_path: Path) -> None:
+    report = read(log(tmp_path, f"{HEAD}m,a,1e-30\nm,b,1e20\nm,c,0.002\nm,d,0.0005\n"))
+    assert (report.added, report.rejected) == (1, 3)
+    lines = [json.loads(line) for line in Path(report.rejects_file).read_text().splitlines()]
+    assert [line["line"] for line in lines] == [2, 3, 5]
+    assert lines[0]["reason"] == "no run takes 1e-36 s: check the unit of the time"
+
+
+def test_parts_of_a_cycle_of_a_simulator_are_kept(tmp_path: Path) -> None:
+    path = log(tmp_path, f"{HEAD}m,a,0.0005\n")
+    options = ReadOptions(op=OP)
+    report = ingest(memory_store(), path, platform=tiny(simulated=True), options=options)
+    assert report.added == 1
+
+
+# -- columns ---------------------------------------------------------------------------------------
+
+
+def test_a_log_of_a_header_alone_has_no_rows(tmp_path: Path) -> None:
+    message = refused(log(tmp_path, HEAD))
+    assert "it holds no rows" in message and "--map" not in message
+    assert not (tmp_path / "d.db").exists()
+
+
+def test_a_log_whose_columns_are_all_taken_lacks_the_matrix(tmp_path: Path) -> None:
+    message = refused(log(tmp_path, "variant,time_us\na,1.5\nb,2.5\nc,3.5\n"))
+    assert "no column names the matrix: add one, or give --matrix" in message
+
+
+def test_a_second_column_that_may_be_the_time_is_refused(tmp_path: Path) -> None:
+    rows = ROWS.replace(".5\n", ".5,7.25\n")
+    path = log(tmp_path, f"matrix,variant,time_us,kernel_us\n{rows}")
+    assert "columns 'time_us' and 'kernel_us' may be the time" in refused(path)
+    assert index(path, "--map", "time_us=time_us").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("head", "cells", "op"),
+    [
+        ("op,width", "spmm,64", "spmm:64"),
+        ("op,dtype", "spmm,f64", "spmm:32:f64"),
+        ("op,width", "spmm:16,64", "spmm:16"),
+        ("op", "spmm", "spmm:32"),
+        ("kernel", "spmm", "spmm:32"),
+    ],
+)
+def test_an_operation_without_its_width_takes_it_from_beside(
+    tmp_path: Path, head: str, cells: str, op: str
+) -> None:
+    report = read(log(tmp_path, f"matrix,variant,time_us,{head}\nm,a,1.5,{cells}\n"))
+    assert (report.added, report.ops) == (1, {op})
+
+
+def test_an_operation_without_a_width_anywhere_is_rejected(tmp_path: Path) -> None:
+    path = log(tmp_path, "matrix,variant,time_us,op\nm,a,1.5,spmm\n")
+    report = read(path, Op.parse("spmv"))
+    assert "lacks the number of dense columns" in report.first_reject
+
+
+# -- forms -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (lzma.compress((HEAD + ROWS).encode()), "xz-compressed: decompress it first"),
+        (bz2.compress((HEAD + ROWS).encode()), "bzip2-compressed: decompress it first"),
+        (b"\x28\xb5\x2f\xfd,\n,,", "zstd-compressed: decompress it first"),
+        (b"PAR1,\n,,", "a Parquet file: write it as CSV"),
+    ],
+)
+def test_other_compressions_are_named(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    for reader in ("", "csv", "jsonl"):
+        with pytest.raises(ReaderError, match=f"a\\.csv: {message}"):
+            read_as = reader or reader_of(tmp_path / "a.csv")
+            options = ReadOptions(op=OP)
+            ingest(
+                memory_store(),
+                tmp_path / "a.csv",
+                reader=read_as,
+                platform=tiny(),
+                options=options,
+            )
+
+
+def test_a_reader_that_takes_every_log_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plug" / "readers").mkdir(parents=True)
+    (tmp_path / "plug" / "readers" / "greedy.py").write_text(GREEDY)
+    monkeypatch.setenv("EMBEDDB_PLUGINS", str(tmp_path / "plug"))
+    path = log(tmp_path, HEAD + ROWS)
+    message = refused(path)
+    assert "it holds no rows, read as greedy" in message
+    assert "`--format csv` reads it as such a log" in message
+    assert index(path, "--format", "csv").exit_code == 0
+    done = read(log(tmp_path, '{"format":"embeddb","version":1}\n', "e.jsonl"))
+    assert done.also and done.reader != done.also[0]
