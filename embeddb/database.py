@@ -27,6 +27,7 @@ from embeddb.platforms.platform import Platform, parse_platform, this_machine
 from embeddb.ranking import answers
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.store import Store, is_database
+from embeddb.store.merge_facts import refuse_other_space
 from embeddb.store.rows import Rows, pattern_rows, run_rows
 from indexer import resolve
 
@@ -212,7 +213,8 @@ class Database:
         name; UsageError for an unknown platform, op or tuner, for `why` with a tuner, or for a
         platform whose file does not state which configurations are reproducible; NothingFound for a
         workload known by name only where the evidence needs its structure; PluginError for a tuner
-        that breaks its contract; with `measure` the errors of that method.
+        that breaks its contract; StoreError for a platform whose file has another version or space
+        than the stored one; with `measure` the errors of that method.
         """
         from embeddb.explain.deep import deepening
         from embeddb.ranking.answer import Request, local_platform, recommend
@@ -224,6 +226,7 @@ class Database:
             )
         what = Op.parse(op) if isinstance(op, str) else op
         here = local_platform(self._named(platform))
+        refuse_other_space(self.store.sound_platform(here.id), here)
         here = here.restricted(what, reproducible=reproducible, exact=exact)
         workload = resolve.resolve_workload(self.index, pattern, kind=what.kind)
         deepen = deepening(self.index, workload, progress=progress) if why and not measure else None

@@ -394,7 +394,8 @@ def _agreement(winners: list[tuple[dict[str, Any], float]], answer: Config) -> l
 def near_ties(recommendation: Recommendation) -> list[dict[str, Any]]:
     """Candidates tied with the first: within the partition's measured noise.
 
-    Measured ones are compared by their seconds, others by score (a log of time as well).
+    Measured ones are compared by their seconds, others by expected gain, else by score (a log of
+    time as well): a default that is kept has the score of the best behind it.
     """
     first, margin = recommendation.first, max(recommendation.noise, 0.0)
     if first is None:
@@ -403,9 +404,11 @@ def near_ties(recommendation: Recommendation) -> list[dict[str, Any]]:
     return [
         c.config
         for c in recommendation.candidates[1:]
-        if (c.seconds is not None) == measured and _cost(c) - _cost(first) <= margin
+        if (c.seconds is not None) == measured and abs(_cost(c) - _cost(first)) <= margin
     ]
 
 
 def _cost(candidate: Candidate) -> float:
-    return candidate.score if candidate.seconds is None else math.log(candidate.seconds)
+    if candidate.seconds is not None:
+        return math.log(candidate.seconds)
+    return -math.log(candidate.expected_gain) if candidate.expected_gain else candidate.score

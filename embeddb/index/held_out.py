@@ -1,8 +1,9 @@
 """First choices of the vote for rows whose group is held out, and their losses.
 
 One definition of quality everywhere (docs/explanation/evaluation.md): the choice is among the
-configurations that ran on a matrix, a failed one costs what the default takes, and `of_optimum` is
-the geometric mean over matrices of the best time over the chosen one's.
+configurations that ran on a matrix and in another group (no vote proposes others), a failed one
+costs what the default takes, and `of_optimum` is the geometric mean over matrices of the best time
+of all that ran there over the chosen one's.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def first_choices(
 ) -> FirstChoices:
     """The first choice for each judged row, its group int64[p] held out, by a vote of `k`
     neighbours and `shrink` with the `doubt` of answers, among the configurations that ran on the
-    row. A failure has the default's gain, 0."""
+    row and in another group. A failure has the default's gain, 0."""
     centred = part.gains - effects(part.gains)[0][:, None]
     prior, average = _others_prior(centred, group), _others_mean(part.gains, group)
     weighted, weight = _weighed(centred, part.trust)
@@ -143,6 +144,8 @@ def first_choices(
     ran, crashed = np.isfinite(part.truth), failed(part.truth)
     able = np.isfinite(near.distances[part.rows, :k]).any(axis=1)
     able &= counts(ran.sum(axis=1), (ran & ~crashed).sum(axis=1))
+    votable = ran & _ran_elsewhere(part.gains, group)[part.rows]
+    able &= votable.any(axis=1)
     gain, best = np.where(crashed, 0.0, part.truth), np.where(ran, part.truth, -np.inf).max(axis=1)
     for at in _blocks(np.flatnonzero(able), k * part.gains.shape[1]):
         rows = part.rows[at]
@@ -152,8 +155,8 @@ def first_choices(
         if not np.isinf(shrink):
             mass = support[:, 0] + max(shrink, 1e-6)
             score -= doubt(centred[places], weights, mass, prior[rows], shrink)
-        first = np.where(ran[at], score, -np.inf).argmax(axis=1)
-        static = np.where(ran[at], average[rows], -np.inf).argmax(axis=1)
+        first = np.where(votable[at], score, -np.inf).argmax(axis=1)
+        static = np.where(votable[at], average[rows], -np.inf).argmax(axis=1)
         chosen.measured[at], chosen.best[at] = gain[at, first], best[at]
         chosen.static[at] = gain[at, static]
         base = default & (part.truth[at] == 0.0)
@@ -175,6 +178,8 @@ def losses_of(
     truth = votes(part.truth)
     ran = np.isfinite(truth)
     best = np.where(ran, truth, -np.inf).max(axis=1)
+    votable = ran & _ran_elsewhere(part.gains, group)[part.rows]
+    votable[~votable.any(axis=1)] = ran[~votable.any(axis=1)]
     lost = np.empty((len(ks), len(SHRINKS), len(truth)))
     for at in _blocks(np.arange(len(truth)), 2 * ks[-1] * part.gains.shape[1]):
         rows = part.rows[at]
@@ -182,7 +187,7 @@ def losses_of(
         for way, k in enumerate(ks):
             weights[:, way, :k] = weigh(near.distances[rows, :k])
         total, support = weights @ weighted[places], weights @ weight[places]
-        unrun = np.where(ran[at], 0.0, -np.inf)[:, None]
+        unrun = np.where(votable[at], 0.0, -np.inf)[:, None]
         for column, shrink in enumerate(SHRINKS):
             score = shrunk(total, support, prior[rows][:, None], shrink) + unrun
             taken = truth[at[:, None], score.argmax(axis=2)]
@@ -221,6 +226,12 @@ def _others_mean(gains: Floats, group: NDArray[np.int64]) -> Floats:
     rows = _others_sum(np.ones((len(gains), 1)), group)
     mean: Floats = _others_sum(np.where(ran, gains, 0.0), group) / np.maximum(rows, 1.0)
     return mean
+
+
+def _ran_elsewhere(gains: Floats, group: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """bool[r,c]: a row of another group ran the configuration."""
+    elsewhere: NDArray[np.bool_] = _others_sum(np.isfinite(gains).astype(np.float64), group) > 0
+    return elsewhere
 
 
 def _others_sum(values: Floats, group: NDArray[np.int64]) -> Floats:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -113,7 +114,8 @@ def nearest_widths(ops: Iterable[Op], op: Op) -> list[Op]:
 
 def answering_op(store: Store, op: Op, scope: str) -> Op:
     """The op whose partition answers for an op in a scope: itself where five patterns ran it there,
-    else the nearest width of the value type that 40 patterns ran; itself if there is none."""
+    else the nearest width of the value type, then of any, that 40 patterns ran; itself if there is
+    none."""
     mine = _scope(store, op.name, scope)
 
     def ran(width: Op, most: int) -> int:
@@ -121,7 +123,11 @@ def answering_op(store: Store, op: Op, scope: str) -> Op:
 
     if ran(op, _FEWEST_PATTERNS) >= _FEWEST_PATTERNS:
         return op
-    widths = nearest_widths({p.op for p in mine if p.op != op}, op)
+    others = {p.op for p in mine if p.op != op}
+    # Value types rank configurations alike; an index for each new width of a type takes a minute.
+    other_types = {replace(o, dtype=op.dtype): o for o in others if o.dtype != op.dtype}
+    widths = nearest_widths(others, op)
+    widths += [other_types[w] for w in nearest_widths(other_types, op)]
     return next((w for w in widths if ran(w, _ENOUGH_PATTERNS) >= _ENOUGH_PATTERNS), op)
 
 

@@ -83,15 +83,18 @@ def _looked_up(
 ) -> RankedCandidates:
     """An answer with the measured candidates first and ranked ones after them. Of too many, the
     slower measured ones give way to the untried: to measure those again would change nothing."""
+    once: dict[Config, Candidate] = {}
+    for candidate in [*measured, *ranked]:
+        once.setdefault(Config(candidate.config), candidate)
     ran = {Config(c.config) for c in measured}
-    others = [c for c in ranked if Config(c.config) not in ran]
+    measured, others = [once[c] for c in once if c in ran], [once[c] for c in once if c not in ran]
     best = max((c.expected_gain or math.inf for c in measured), default=math.inf)
     untried = [c for c in others if source == "measured" and (c.gain_low or 0.0) > best]
-    kept = measured[: max(count - len(untried), 1)]
+    ahead = measured[: max(count - len(untried), 1)]
     surely = {Config(c.config) for c in untried}
     # A stable sort: within both parts the order of the ranker.
-    first = sorted(others, key=lambda c: Config(c.config) not in surely)[: count - len(kept)]
-    candidates = [*kept, *(c for c in others if c in first)]
+    first = sorted(others, key=lambda c: Config(c.config) not in surely)[: count - len(ahead)]
+    candidates = [*ahead, *(c for c in others if c in first)]
     return RankedCandidates(
         rankers, source, "lookup", candidates, model if first else "", untried=untried
     )

@@ -59,7 +59,7 @@ def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) ->
     """The query with predictions of the cost model for its op and platform, or a note why there are
     none."""
     model, note = lookup.usable_model(query.platform, query.op)
-    if model is None or (model.machines and not judged(model.card, query.op, near=True)):
+    if model is None or not _ranks(model, query.op):
         model = _learned(query, lookup) or model
     if model is None:
         return query.with_prediction(note=note) if note else query
@@ -77,6 +77,20 @@ def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) ->
             return _with_imputed(with_judgement(scored, model), model)
     except EmbeddbError as e:
         return query.with_prediction(note=f"cost model {model.version} is not used: {e}")
+
+
+def _ranks(model: CostModel, op: Op) -> bool:
+    """True if queries rank by a trained model: it is of every machine, or better than the vote with
+    groups held out."""
+    figures = judged(model.card, op, near=True)
+    if model.machines:
+        return bool(figures)
+    vote = _at_1_and_5(figures.get("transfer", {}))
+    return any(_at_1_and_5(figures[by]) > vote for by in ("rank", "transfer+rank") if by in figures)
+
+
+def _at_1_and_5(figures: Mapping[str, float]) -> tuple[float, float]:
+    return figures.get("of_optimum@1", -math.inf), figures.get("of_optimum@5", -math.inf)
 
 
 def _learned(query: Query, lookup: Lookup) -> CostModel | None:

@@ -217,6 +217,8 @@ def _incompatible(stored: Platform, platform: Platform) -> str:
     order of parameters is irrelevant: that of the stored file stays, in which models read them."""
     if stored.digest != platform.digest and not stored.is_reordered(platform):
         return _OTHER_SPACE
+    if stored.version != platform.version:
+        return f"its runs are of version {stored.version}, this file is version {platform.version}"
     return _OTHER_UNIT if stored.counts_cycles != platform.counts_cycles else ""
 
 

@@ -98,7 +98,8 @@ def model_entries(store: Store) -> list[ModelEntry]:
 
 def model_states(store: Store, entries: Iterable[ModelEntry]) -> dict[str, str]:
     """State of each version: `in use`, `replaced`, `file missing`, `file differs`, `file damaged`,
-    or `no file here` (it came with an export, or its file was removed)."""
+    `by a query` (learned from few samples), or `no file here` (it came with an export, or its file
+    was removed)."""
     listed = list(entries)
     present, bad = _read(_files(store))
     there = {entry.file: entry.version for entry in present}
@@ -106,6 +107,8 @@ def model_states(store: Store, entries: Iterable[ModelEntry]) -> dict[str, str]:
     states = {}
     for entry in listed:
         state = "replaced" if entry.used else "no file here"
+        if not entry.used and "stamp" in entry.card:
+            state = "by a query"
         if entry.used and last[entry.file] is entry:
             state = "file damaged" if entry.file in bad else "file missing"
             if entry.file in there:

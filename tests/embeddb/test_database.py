@@ -312,3 +312,13 @@ def test_new_weights_are_those_of_every_opening(tmp_path: Path) -> None:
         before = other.index.featurizers()
         db.index._derived.reload()
         assert other.index.featurizers() is db.index.featurizers() is not before
+
+
+def test_a_platform_file_of_another_version_is_refused() -> None:
+    """Its author says that a parameter means something else: the runs do not mix."""
+    with fill(Database.in_memory(), tiny()) as db:
+        raised = parse_platform(tiny().text.replace('version = "1"', 'version = "2"'))
+        with pytest.raises(StoreError, match="runs are of version 1, this file is version 2"):
+            db.query(band(131, 6, name="new"), platform=raised, op=OP)
+        with pytest.raises(StoreError, match="version 2"):
+            db.store.put_platform(raised)

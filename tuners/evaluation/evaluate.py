@@ -4,6 +4,7 @@ every method answers the same queries (`tuners.evaluation.bench`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.reports import Progress
-from embeddb.core.wording import many_of
+from embeddb.core.wording import many_of, one_of
 from embeddb.index.lookup import Lookup
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import scope_partitions
@@ -43,6 +44,8 @@ from tuners.ranking import StaticBestTuner, StaticTopKTuner
 _RANDOM_DRAWS, _K = 20, 5
 #: Candidates of the first query, of which five should have run.
 _FIRST_COUNT = 40
+#: Share of the optimum below which the reach of all methods is said.
+_NEARLY_ALL = 0.98
 #: Neighbours of the plain baseline, as in the prototype that docs/explanation/evaluation.md cites.
 _PLAIN_K = 7
 
@@ -176,7 +179,8 @@ class PlainNeighbours:
 
 class Table:
     """Every method on one bench. `refused` has the reasons why rankers could not learn from some
-    fold."""
+    fold, `reach` the log share of the optimum that the best configuration has which ran on the
+    matrix and on a training row."""
 
     def __init__(
         self,
@@ -186,6 +190,7 @@ class Table:
     ) -> None:
         self.bench, self.rankers, self.replayed = bench, rankers or {}, replayed
         self.refused: dict[str, str] = {}
+        self.reach: list[float] = []
 
     def rows(self, seeds: Sequence[int], folds: int, progress: Progress | None) -> list[EvalRow]:
         """A row for each method, the oracle last."""
@@ -210,6 +215,9 @@ class Table:
                 rng = np.random.default_rng(0)
                 for row, question in bench.questions_of(train, test):
                     query = bench.judgeable(row, question)
+                    truth = bench.truth(row)
+                    best = min((truth.times[c] for c in query.vote.configs), default=math.inf)
+                    self.reach.append(math.log(truth.best_s / min(best, truth.default_s)))
                     outcomes = chain(
                         self._baselines(row, query, plain, rng),
                         self._answers(row, question),
@@ -234,6 +242,12 @@ class Table:
         """One line for each ranker that is not judged, and each tuner with illegal proposals."""
         bench = self.bench
         where = f"{bench.op} on {bench.instance or bench.scope}"
+        reach = math.exp(np.mean(self.reach)) if self.reach else 1.0
+        if reach < _NEARLY_ALL:
+            yield (
+                f"{where}: no row but the oracle can reach more than {reach:.3f} of the optimum: "
+                f"many configurations ran on one {one_of(bench.op.kind)} only"
+            )
         for name, why in self.refused.items():
             yield f"{where}: {name} is not judged: {why}"
         for name, what in self.replayed.illegal.items() if self.replayed is not None else ():

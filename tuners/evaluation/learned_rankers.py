@@ -1,4 +1,5 @@
-"""The learned rankers of `embeddb eval --learned`: cost models with the settings of the product."""
+"""The learned rankers of `embeddb eval --learned`: cost models with the settings of the product,
+and the process that `query` learns from few samples."""
 
 from __future__ import annotations
 
@@ -33,20 +34,29 @@ def learned_rankers() -> dict[str, Fit]:
         )
     from indexer.training.cost_model.settings import CostSettings, forest
 
-    return {"costmodel": partial(_train, CostSettings()), "boosted": partial(_train, forest())}
+    return {
+        "costmodel": partial(_train, CostSettings()),
+        "boosted": partial(_train, forest()),
+        "process": partial(_train, None),
+    }
 
 
 def _train(
-    settings: CostSettings,
+    settings: CostSettings | None,
     evidence: RunMatrix,
     vectors: Vectors,
     infos: Mapping[str, WorkloadInfo],
     where: Platform,
     op: Op,
 ) -> CostModel:
+    """A cost model, without `settings` the process of few samples."""
+    from embeddb.learning.few_samples import process_card
+    from embeddb.learning.process import learn
     from embeddb.learning.samples import from_evidence
     from indexer.training.cost_model.train import train
 
     featurizer, raw = next(iter(vectors.items()), ("", {}))
     samples = from_evidence(evidence, raw, infos, where, op, featurizer=(featurizer, ""))
+    if settings is None:
+        return learn(samples, process_card(samples))
     return train(samples, settings)

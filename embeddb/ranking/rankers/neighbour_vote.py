@@ -252,7 +252,7 @@ def _scattered(query: Query) -> bool:
 def _better_by_votes(query: Query, answer: Config) -> tuple[Floats, Floats]:
     """Weighted mean float64[c] of max(log gain over the answer, 0) among the neighbours that ran
     both, and the share float64[c] of neighbours with a gain; the platform's average is one more
-    voter, as in the vote."""
+    voter, as in the vote. nan where no neighbour ran both."""
     if answer not in query.vote.configs or math.isinf(query.vote.shrink):
         unknown = np.full(len(query.vote.configs), np.nan)
         return unknown, unknown
@@ -265,7 +265,7 @@ def _better_by_votes(query: Query, answer: Config) -> tuple[Floats, Floats]:
 
     def mean(of_each: Floats, of_all: Floats) -> Floats:
         total: Floats = query.vote.weights @ np.where(there, of_each, 0.0) + prior * of_all
-        return total / support
+        return np.where(there.any(axis=0), total / support, np.nan)
 
     chance = mean((beside > 0.0).astype(np.float64), (average > 0.0).astype(np.float64))
     return mean(np.maximum(beside, 0.0), np.maximum(average, 0.0)), chance

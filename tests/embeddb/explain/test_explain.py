@@ -174,6 +174,15 @@ def test_how_the_winners_agree(told: Explanation) -> None:
     assert variant.votes == {"b": 0.5, "c": 0.5} and variant.open
 
 
+def test_a_default_that_is_kept_is_not_tied_with_proposals_that_gain(told: Explanation) -> None:
+    """A guard put it first, and its score is that of the best behind it."""
+    first, second, *_ = told.recommendation.candidates
+    kept = msgspec.structs.replace(first, score=-0.5, expected_gain=1.0)
+    behind = msgspec.structs.replace(second, score=-0.5, expected_gain=1.87)
+    made = msgspec.structs.replace(told.recommendation, candidates=[kept, behind])
+    assert near_ties(made) == []
+
+
 def test_near_ties_by_score_and_by_seconds(told: Explanation) -> None:
     assert told.near_ties == [dict(B)]
     made, _ = by_hand()

@@ -48,6 +48,14 @@ def test_only_what_ran_on_a_row_is_chosen_there() -> None:
     assert found.measured[-1] == found.best[-1] == pytest.approx(0.2)
 
 
+def test_no_vote_proposes_a_configuration_that_ran_on_this_group_alone() -> None:
+    """All others are slower than the default, and the last column is unknown to them."""
+    found = _choices([*[[0.0, -0.3, NAN]] * 4, [NAN, -0.3, 0.9]])
+    assert found.measured[-1] == pytest.approx(-0.3)
+    assert found.static[-1] == pytest.approx(-0.3)
+    assert found.best[-1] == pytest.approx(0.9)
+
+
 def test_behind_the_guard_the_default_is_answered() -> None:
     found = _choices([[0.0, 0.3, 0.1]] * 5)
     assert found.lost(0.0) == pytest.approx(np.zeros(5))

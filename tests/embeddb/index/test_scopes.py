@@ -50,7 +50,9 @@ def test_a_width_with_next_to_no_runs_is_answered_by_the_nearest_one() -> None:
     assert [answers(text) for text in ("spmm:1", "spmm:100", "spmm:128")] == [
         *("spmm:32", "spmm:32", "spmm:512")  # of two equally far the wider
     ]
-    assert answers("spmm:128:f64") == "spmm:128:f64"  # no width of this type ran
+    assert answers("spmm:128:f64") == "spmm:512"  # no width of this type ran
+    double = db.query(band(131, 6, name="new"), platform=platform, op="spmm:32:f64")
+    assert double.evidence_op == "spmm:32" and double.candidates[0].expected_gain is not None
     for at, pattern in enumerate(known[:5]):
         assert answers("spmm:64") == "spmm:32", f"{at} matrices are too few"
         near = db.index.answering(Op("spmm", 64), platform)

@@ -13,9 +13,12 @@ from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run
 from embeddb.cost_model.gaussian import GaussianProcess, Inputs
+from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
+from embeddb.index.lookup import Lookup
 from embeddb.learning import few_samples
 from embeddb.platforms.platform import Platform, parse_platform
+from embeddb.store.model_files import model_states
 
 OP = Op("spmm", 32)
 #: The best piece of a matrix is about the mean length of its rows; how long others take follows
@@ -105,6 +108,8 @@ def test_the_learned_model_answers_and_is_kept(
     assert np.mean(shares(opened)) > 0.95
     files = list((place / "learned").iterdir())
     assert [file.name for file in files] == ["pieces-spmm-32.safetensors"]
+    entries = opened.store.models.entries()
+    assert set(model_states(opened.store, entries).values()) == {"by a query"}
 
     def learned_again(*_: object) -> None:
         raise AssertionError("no run was added")
@@ -170,3 +175,19 @@ def test_few_groups_or_a_good_vote_learn_nothing(tmp_path: Path) -> None:
 def test_a_learned_file_is_no_fault_of_a_database(opened: Database, place: Path) -> None:
     shares(opened)
     assert run_verb(["db", "check", str(place)]) == 0
+
+
+def test_a_trained_model_that_does_not_rank_leaves_the_answer_to_the_learned_one(
+    opened: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares(opened)
+    learned = opened.index.models.learned(opened.index.platform("pieces"), OP)
+    assert learned is not None
+    figures = {"transfer": {"of_optimum@1": 0.5}, "rank": {"of_optimum@1": 0.4}}
+    trained = CostModel({**learned.card, "held_out": {str(OP): figures}}, learned.tensors)
+    trained.version = "trained"
+    monkeypatch.setattr(Lookup, "usable_model", lambda *_: (trained, ""))
+    new = matrices(1, first=200)[0]
+    assert opened.query(new, platform="pieces", op=OP).model == learned.version
+    figures["rank"]["of_optimum@1"] = 0.6
+    assert opened.query(new, platform="pieces", op=OP).model == "trained"

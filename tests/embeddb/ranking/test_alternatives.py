@@ -434,3 +434,9 @@ def test_one_lucky_neighbour_does_not_promise_much() -> None:
     )
     held = posterior_of(Rankers(query).chosen, "neighbours", C)
     assert held.better == pytest.approx([0.0, 0.0, 0.0, 2.0 / 12.0])
+
+    # No neighbour ran the last one: the platform's average alone says nothing of a chance.
+    gains[:, 3] = np.nan
+    held = posterior_of(Rankers(changed(query, gains=gains)).chosen, "neighbours", C)
+    assert np.isnan(held.better[3]) and np.isnan(held.chance[3])
+    assert np.isfinite(held.better[:3]).all()

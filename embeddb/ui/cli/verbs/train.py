@@ -320,7 +320,7 @@ def _ranking(document: Mapping[str, Any], op: str, db: str) -> str:
     of = f"of the fastest configuration on each matrix, {how}{before}"
     if Path(document["file"]).parent.name != MODELS:
         return f"{op}: queries of {db} do not rank by it: its file is elsewhere; {shares} {of}"
-    how = "keep ranking by neighbours" if best == "transfer" else f"rank by {_BY[best]}"
+    how = "rank as without it" if best == "transfer" else f"rank by {_BY[best]}"
     alone = "" if best == "rank" else "; `embeddb query --tuner rank` uses the model alone"
     groups, few = int(figures[best].get("groups", _FEWEST_GROUPS)), ""
     if groups < _FEWEST_GROUPS:

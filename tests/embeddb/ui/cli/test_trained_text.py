@@ -29,7 +29,7 @@ def _document(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({}, "queries keep ranking by neighbours: neighbours 98 %, the model 97 % of the fastest"),
+        ({}, "queries rank as without it: neighbours 98 %, the model 97 % of the fastest"),
         (
             {"held_out": {"spmm:64": {"rank": {"of_optimum@1": 0.9}}}},
             "queries rank by the model: the model 90 % of the fastest configuration",
