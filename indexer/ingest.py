@@ -7,11 +7,9 @@ import json
 import os
 import shlex
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,7 +30,7 @@ from embeddb.store import Store
 from embeddb.store.failures import translating
 from embeddb.store.withdrawn import RunSelection
 from indexer.library import Library
-from indexer.log_identity import LogName, Repeats, StoredRuns, content_of
+from indexer.log_identity import LogName, Repeats, content_of, copies_of
 from indexer.readers.base.lines import guess, read_rows, refuse_packed
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
 from indexer.row_subjects import RowPlatforms, RowSubjects
@@ -48,7 +46,7 @@ _MOST_SAME = 4
 #: Subjects whose legal configurations are remembered: logs mostly list one after the other.
 _MOST_JUDGES = 64
 #: Parts of a report that the journal has beside the numbers of rows, unless they are empty.
-_JOURNALLED = ("reasons", "new_values", "repeats", "same_values", "first_reject", "copies")
+_JOURNALLED = ("reasons", "new_values", "repeats", "same_values", "first_reject")
 #: Times of a run, in seconds: least by whether its platform is simulated, as a fraction of a cycle
 #: at several GHz is no shorter, and most, ten years.
 _LEAST, _MOST_TIME = {False: 1e-9, True: 1e-11}, 3.2e8
@@ -88,10 +86,10 @@ class IngestReport(Report):
     repeats: int = 0
     same_values: list[str] = field(default_factory=list)
     first_reject: str = ""
-    #: Rows that equal stored runs of other logs, by campaign, and are not stored; rows that replace
-    #: a run stored from an earlier content of the log; withdrawn runs of the log.
+    #: Rows of a new log that equal runs of another one, by its campaign; runs that are stored from
+    #: an earlier content of the log and are not in it now; withdrawn runs of the log.
     copies: dict[str, int] = field(default_factory=dict)
-    corrected: int = 0
+    stale: int = 0
     withdrawn: int = 0
     #: Number of rejected rows by reason, at most `MOST_REASONS` reasons.
     reasons: dict[str, int] = field(default_factory=dict)
@@ -125,9 +123,7 @@ def ingest(
     Rows that cannot be used go to `<path>.rejects.jsonl` with line and reason; where none is left,
     the file of an earlier reading is removed. An interrupted file resumes where the last
     transaction ended; a file read to its end adds nothing the second time, and rows appended later
-    are added once. Equal rows of one file are repeats, and all are stored; rows that equal stored
-    runs of another log are not, where the log copies it. A changed row of the same file replaces
-    the run that is stored of it.
+    are added once. Equal rows of one file are repeats, and all are stored.
     With the instance `this` the rows are stored under this machine's instance, as measurements by
     the platform's runner would be.
 
@@ -144,22 +140,18 @@ def ingest(
     if (read_options.instance or log.instance) == THIS:
         read_options = replace(read_options, instance="", log=replace(log, instance=""))
         base = base if base.instance else platform_here(runner_for(base))
-    report = IngestReport(str(path), chosen, also)
-    journal, campaign, names, edited = "", f"{chosen}:{path.name}", {}, False
+    report = IngestReport(str(path), chosen, also, f"{chosen}:{path.name}")
+    journal, names, named = "", {}, None
     if not path.is_dir():  # folders are not journalled
         content, digest = content_of(path)
         journal = _journal_key(digest, chosen, base, read_options)
         named = LogName(store, chosen, path, content)
-        campaign, names = named.campaign, named.journal
-        # With other options, times of the same content may differ: the unit was corrected.
-        edited = named.edited or (named.whole and store.journal.get(journal) is None)
-    report.campaign = campaign
-    job = _Job(store, path, base, library or Library(None), report, campaign)
-    rows = partial(read_rows, plug, path, read_options)
-    job.consume(rows, journal, names, edited=edited, progress=progress)
-    if store.withdrawn.count():
-        withdrawn = store.withdrawn.chosen(RunSelection(campaign=campaign), back=True)
-        report.withdrawn = sum(kind.runs for kind in withdrawn)
+        report.campaign, names = named.campaign, named.journal
+    job = _Job(store, path, base, library or Library(None), report)
+    rows = read_rows(plug, path, read_options)
+    job.consume(rows, journal, names, progress, new=named is not None and named.new)
+    if named is not None:
+        job.compare(edited=named.edited)
     return report
 
 
@@ -229,7 +221,6 @@ class _Job:
         base: Platform,
         library: Library,
         report: IngestReport,
-        campaign: str,
     ) -> None:
         self.store, self.path, self.report = store, path, report
         self._subjects = RowSubjects(store, library)
@@ -238,46 +229,45 @@ class _Job:
         self._judges: dict[tuple[str, Op, str], tuple[ConfigSpace, dict[str, Config]]] = {}
         self._judge: tuple[ConfigSpace, dict[str, Config]]
         self._new: dict[str, dict[str, Value]] = {}
-        self._campaign = campaign
+        self._simulated = self._states_campaign = False
         self._repeats = Repeats()
-        self._stored = StoredRuns(store, campaign)
         self._matrix: MatrixRef | None = None
         self._op: Op | None = None
         self._place = ("", "")
         self._pattern_id = self._platform_id = ""
-        self._simulated = False
 
     def consume(
         self,
-        read: Callable[[], Iterator[RunRow | Reject]],
+        rows: Iterator[RunRow | Reject],
         journal: str,
         names: Mapping[str, bytes],
-        *,
-        edited: bool,
         progress: Callable[[int], None] | None,
+        *,
+        new: bool,
     ) -> None:
-        """Store all new rows of a log, which `read` begins to read. `journal` is the key of the
-        reading, `names` the journal entries of the log itself, which is `edited` if it was read
-        with another content before; all are empty for folders."""
+        """Store all new rows. `journal` is the key of the reading, `names` the journal entries of
+        the log itself; both are empty for folders. A `new` log is compared with the others."""
         started = time.monotonic()
-        report, rows = self.report, read()
-        # Another content was read since an edited log had this one, if it ever had.
-        state = _state(self.store.journal.get(journal) if journal and not edited else None)
-        edited = edited or "edited" in state
-        self._resume(state)
+        report = self.report
+        state = _state(self.store.journal.get(journal) if journal else None)
+        report.resumed_at = report.rows = state.get("rows", 0)
+        for name in ("rejected", *_JOURNALLED):
+            setattr(report, name, state.get(name, getattr(report, name)))
+        if report.rejected:
+            self._forget_rejects_after(report.rejected)
         if state.get("done"):
             rows = iter(())
-        elif edited:
-            self._stored.correct(self._pass_over(read(), Repeats()))
-        if report.rows and not state.get("done"):
-            deque(self._pass_over(islice(rows, report.rows), self._repeats), maxlen=0)
+        elif report.rows:
+            self._pass_over(islice(rows, report.rows))
         while batch := list(islice(rows, BATCH)):
             report.rows += len(batch)
             runs, rejects = self._numbered(batch)
+            if new and report.rows == len(batch):
+                report.copies = copies_of(self.store, runs)
             self._write_rejects(rejects, first=report.rejected == 0)
             report.rejected += len(rejects)
             self._count(rejects)
-            mark = self._mark(done=len(batch) < BATCH, edited=edited)
+            mark = self._mark(done=len(batch) < BATCH)
             result = self.store.append(
                 runs,
                 patterns=self._subjects.fresh(),
@@ -300,49 +290,44 @@ class _Job:
             report.matrices_missing = [n for n, there in subjects.structures.items() if not there]
             report.matrices_found = len(subjects.structures) - len(report.matrices_missing)
 
-    def _resume(self, state: Mapping[str, Any]) -> None:
-        """Set the report to the state of an earlier reading."""
-        report = self.report
-        report.resumed_at = report.rows = state.get("rows", 0)
-        for name in ("rejected", *_JOURNALLED):
-            setattr(report, name, state.get(name, getattr(report, name)))
-        if report.rejected:
-            self._forget_rejects_after(report.rejected)
+    def compare(self, *, edited: bool) -> None:
+        """Count the runs of the log that are withdrawn and, where it was `edited`, those that are
+        not in it any more."""
+        report, selection = self.report, RunSelection(campaign=self.report.campaign)
+        table = self.store.withdrawn
+        if table.count():
+            report.withdrawn = sum(kind.runs for kind in table.chosen(selection, back=True))
+        if edited and not self._states_campaign:
+            stored = sum(kind.runs for kind in table.chosen(selection)) + report.withdrawn
+            report.stale = max(stored - (report.rows - report.rejected), 0)
 
-    def _pass_over(self, rows: Iterator[RunRow | Reject], repeats: Repeats) -> Iterator[list[Run]]:
-        """Runs of rows that are not to be stored now, by batch, their repeats numbered."""
+    def _pass_over(self, rows: Iterator[RunRow | Reject]) -> None:
+        """Skip rows stored before, remembering them: later rows may repeat them."""
         new_values = deepcopy(self.report.new_values)
         while batch := list(islice(rows, BATCH)):
             runs, _, _ = self._split(batch)
-            yield repeats.numbered(runs)[0]
+            self._repeats.numbered(runs)
         self.report.new_values = new_values
 
     def _numbered(self, batch: list[RunRow | Reject]) -> tuple[list[Run], list[Reject]]:
-        """New runs of a batch, repeats numbered, and the rejected rows."""
+        """Runs of a batch, repeats numbered, and the rejected rows."""
         runs, rejects, legal = self._split(batch)
         numbered, places = self._repeats.numbered(runs)
-        report, compared = self.report, self._stored.compare(numbered)
-        report.repeats += len(places)
-        report.corrected += compared.corrected
-        report.duplicates += compared.stored + sum(compared.copies.values())
-        for log, copies in compared.copies.items():
-            report.copies[log] = report.copies.get(log, 0) + copies
-        same = report.same_values
+        self.report.repeats += len(places)
+        same = self.report.same_values
         for at in places:
             if len(same) >= _MOST_SAME:
                 break
             same += (line for line in _spellings(legal[at], runs[at].config) if line not in same)
-        return compared.new, rejects
+        return numbered, rejects
 
-    def _mark(self, *, done: bool, edited: bool) -> bytes:
+    def _mark(self, *, done: bool) -> bytes:
         """Journal entry of a file read so far."""
         report = self.report
         entry: dict[str, Any] = {"rows": report.rows, "rejected": report.rejected}
         for name in _JOURNALLED:
             if value := getattr(report, name):
                 entry[name] = value
-        if edited:
-            entry["edited"] = True
         if done:
             entry["done"] = True
         return json.dumps(entry).encode()
@@ -398,7 +383,8 @@ class _Job:
             for time in row.measurement.times_s:
                 if not least <= time <= _MOST_TIME:
                     raise ReaderError(f"no run takes {time:.3g} s: check the unit of the time")
-        campaign = row.campaign or self._campaign
+        self._states_campaign |= bool(row.campaign)
+        campaign = row.campaign or self.report.campaign
         return Run(self._pattern_id, row.op, self._platform_id, config, row.measurement, campaign)
 
     def _judge_of(

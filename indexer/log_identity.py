@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +15,13 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import ReaderError
 from embeddb.core.files.safe_read import open_regular, refusing
-from embeddb.core.records import REPEAT, Measurement, Run, in_context
+from embeddb.core.records import REPEAT, Run, in_context
 from embeddb.store import Store
-from embeddb.store.codec import RunRow, decode_row, pattern_key
-from embeddb.store.merge_runs import counting
-from embeddb.store.withdrawn import hidden_under
 
 _encode = msgspec.msgpack.Encoder().encode
 _BLOCK = 1 << 20
-#: Share of the points in two logs whose times must be equal for the later log to be a copy: by a
-#: coarse clock, times of different measurements may be equal too.
-_COPIED = 0.9
-#: Bits of a time that are compared: other units and other spellings change the last ones.
-_BITS = 30
-#: A run as it is compared: the number of its campaign, whether it has a time, and hashes of where
-#: it ran (workload, op, platform, configuration) and of that with the outcome.
-_COMPARED = np.dtype(
-    [("campaign", np.int32), ("timed", np.bool_), ("point", np.int64), ("outcome", np.int64)]
-)
-_MIX = 0x1E3779B97F4A7C15
+#: Share and least number of rows that are equal in a copy, and workloads that are compared.
+_COPIED, _LEAST_COPIED, _MOST_PLACES = 0.9, 5, 50
 
 
 class Repeats:
@@ -90,139 +78,27 @@ def _key(run: Run) -> int:
     return hash((*parts, run.op.name, run.op.width, run.op.dtype))
 
 
-@dataclass(slots=True)
-class Compared:
-    """Rows of a log beside the stored runs: `new` ones, the number of those `stored` before, of
-    `copies` of runs of other logs by campaign, and of new ones that correct a stored run."""
-
-    new: list[Run]
-    stored: int = 0
-    copies: dict[str, int] = field(default_factory=dict)
-    corrected: int = 0
-
-
-class StoredRuns:
-    """The stored runs on the workloads of a log, which its rows are compared with.
-
-    Equal outcomes are equal status, times (up to rounding), costs, time of day and number among the
-    repeats. Left out are imported runs, over which those of a log take precedence, replaced ones,
-    and withdrawn ones of other logs. 21 bytes are remembered of each run.
-    """
-
-    def __init__(self, store: Store, campaign: str) -> None:
-        self._store, self._campaign = store, campaign
-        self._numbers = {campaign: 0}
-        self._tables: dict[tuple[str, str, str], NDArray[Any]] = {}
-        self._in_log: NDArray[np.int64] | None = None
-        self._stale: dict[int, list[str]] = {}
-
-    def correct(self, batches: Iterable[Sequence[Run]]) -> None:
-        """Set all rows of an edited log, repeats numbered: from now on, new rows replace stored
-        runs of the log that it no longer has, each one of the same point."""
-        outcomes = [self._table(runs)["outcome"] for runs in batches]
-        self._in_log = np.unique(np.concatenate(outcomes)) if outcomes else np.empty(0, np.int64)
-
-    def compare(self, runs: Sequence[Run]) -> Compared:
-        """Compare the next rows of the log, repeats numbered."""
-        first = {_place(run): run for run in runs}
-        parts = [table for place, run in first.items() if len(table := self._of(place, run))]
-        if not parts:
-            return Compared([*runs])
-        stored, rows = np.concatenate(parts), self._table(runs)
-        again = np.isin(_mixed(rows), _mixed(stored))
-        compared, new = Compared([*runs], int(again.sum())), ~again
-        other = new.copy()
-        changed = np.flatnonzero(new & (rows["campaign"] == 0)).tolist() if self._stale else ()
-        for at in changed:
-            if stale := self._stale.get(int(rows["point"][at])):
-                compared.new[at] = replace(runs[at], replaces=stale.pop())
-                compared.corrected += 1
-                other[at] = False
-        names = list(self._numbers)
-        equal = np.isin(stored["outcome"], rows["outcome"][other])
-        for number in np.unique(stored["campaign"][equal]):
-            log, elsewhere = stored[stored["campaign"] == number], rows["campaign"] != number
-            copies = other & elsewhere & np.isin(rows["outcome"], log["outcome"])
-            if copies.any() and _is_copy(rows[elsewhere], log):
-                compared.copies[names[number]] = int(copies.sum())
-                new &= ~copies
-                other &= ~copies
-        compared.new = [run for run, is_new in zip(compared.new, new, strict=True) if is_new]
-        return compared
-
-    def _of(self, place: tuple[str, str, str], run: Run) -> NDArray[Any]:
-        """The stored runs of a place, as they were before the log added some."""
-        if place not in self._tables:
-            rows = dict(self._rows(run))
-            parts = ((place, row.config_id, row.campaign, row.measurement) for row in rows.values())
-            table = self._tables[place] = self._compared(parts)
-            if self._in_log is not None:
-                stale = (table["campaign"] == 0) & ~np.isin(table["outcome"], self._in_log)
-                keys = list(rows)
-                for at in np.flatnonzero(stale):
-                    ids = self._stale.setdefault(int(table["point"][at]), [])
-                    ids.append(keys[at][-16:].hex())
-        return self._tables[place]
-
-    def _rows(self, run: Run) -> Iterator[tuple[bytes, RunRow]]:
-        """The stored runs of the workload, op and platform of a run, by their keys."""
-        partition = self._store.partition(run.platform, run.op)
-        if partition is None:
-            return
-        head = partition.prefix + pattern_key(self._store.resolve(run.pattern_id))
-        with self._store.engine.read() as txn:
-            rows = {key: decode_row(raw) for key, raw in txn.scan("run", head)}
-            withdrawn = hidden_under(txn, head)
-        for key, row in counting(rows).items():
-            if not row.imported and (key not in withdrawn or row.campaign == self._campaign):
-                yield key, row
-
-    def _table(self, runs: Sequence[Run]) -> NDArray[Any]:
-        """Runs as they are compared."""
-        return self._compared(
-            (_place(r), bytes.fromhex(r.config.id), r.campaign, r.measurement) for r in runs
-        )
-
-    def _compared(self, parts: Iterable[tuple[Any, bytes, str, Measurement]]) -> NDArray[Any]:
-        rows = []
-        for place, config_id, campaign, m in parts:
-            number = self._numbers.setdefault(campaign, len(self._numbers))
-            point = hash((place, config_id))
-            times = tuple(map(_rounded, m.times_s))
-            costs = _rounded(m.conversion_s), _rounded(m.compile_s)
-            outcome = hash((point, m.status, times, costs, m.when, m.context.get(REPEAT)))
-            rows.append((number, bool(times) and m.ok, point, outcome))
-        return np.array(rows, _COMPARED)
-
-
-def _place(run: Run) -> tuple[str, str, str]:
-    return run.pattern_id, run.platform, str(run.op)
-
-
-def _rounded(time: float | None) -> float | None:
-    """A time without its last bits."""
-    if not time or not math.isfinite(time):
-        return time
-    mantissa, exponent = math.frexp(time)
-    return math.ldexp(round(math.ldexp(mantissa, _BITS)), min(exponent, 1000) - _BITS)
-
-
-def _mixed(table: NDArray[Any]) -> NDArray[np.int64]:
-    """Hashes of campaign and outcome."""
-    mixed: NDArray[np.int64] = table["outcome"] + table["campaign"].astype(np.int64) * _MIX
-    return mixed
-
-
-def _is_copy(rows: NDArray[Any], log: NDArray[Any]) -> bool:
-    """True if the times of rows are those of a stored log at nearly all points that both have."""
-    rows, log = rows[rows["timed"]], log[log["timed"]]
-    (points, counts), (stored, stored_counts) = (
-        np.unique(table["point"], return_counts=True) for table in (rows, log)
+def copies_of(store: Store, runs: Sequence[Run]) -> dict[str, int]:
+    """Of runs of a new log, by campaign of the database: how many of the first of them equal one
+    of its runs in workload, operation, instance, configuration and time, where nine in ten do."""
+    places = list(dict.fromkeys((r.platform, r.op, r.pattern_id) for r in runs))[:_MOST_PLACES]
+    stored: dict[tuple[Any, ...], str] = {}
+    for place in places:
+        for run in store.runs(*place):
+            stored[(*place, run.config, _digits(run))] = run.campaign
+    compared = [r for r in runs if (r.platform, r.op, r.pattern_id) in set(places)]
+    there = Counter(
+        campaign
+        for r in compared
+        if (campaign := stored.get((r.platform, r.op, r.pattern_id, r.config, _digits(r))))
     )
-    _, here, there = np.intersect1d(points, stored, assume_unique=True, return_indices=True)
-    shared = np.minimum(counts[here], stored_counts[there]).sum()
-    equal = np.intersect1d(rows["outcome"], log["outcome"]).size
-    return bool(equal and equal >= _COPIED * shared)
+    enough = max(_LEAST_COPIED, _COPIED * len(compared))
+    return {campaign: count for campaign, count in there.items() if count >= enough}
+
+
+def _digits(run: Run) -> str:
+    """The time in nine digits: a conversion of units changes the last ones."""
+    return f"{run.seconds:.9g}"
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -251,22 +127,21 @@ class LogName:
     """The campaign of a log's runs: its reader and name, with as many of its folders as distinguish
     it from other logs of that name in the database.
 
-    It is the same log if it has the same path, or extends the content that was read before; it is
-    `edited` if it has another content there, and `whole` if that content is all that it has.
+    It is the same log if it has the same path, or extends the content that was read before. It is
+    `new` if the database has no such log, and `edited` if it was read with another content.
     """
 
     def __init__(self, store: Store, reader: str, path: Path, content: Content) -> None:
         folders = Path(content.path).parts[:-1]
         name = path.name
-        self.edited = self.whole = False
+        self.edited = False
         while (entry := self._entry(store, f"{reader}:{name}")) is not None:
-            if self._goes_on(path, entry, content):
-                self.whole = entry.size == content.size
-                break
-            if entry.path == content.path or not folders:
-                self.edited = True
+            goes_on = self._goes_on(path, entry, content)
+            if entry.path == content.path or goes_on or not folders:
+                self.edited = not goes_on
                 break
             folders, name = folders[:-1], f"{folders[-1]}/{name}"
+        self.new = entry is None
         self.campaign = f"{reader}:{name}"
         self.journal = {_journal(self.campaign): msgspec.json.encode(content)}
 

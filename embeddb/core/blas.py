@@ -11,22 +11,31 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from threading import Lock
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
+_FIRST = Lock()
 #: Modules that load a BLAS of their own.
 _LOADERS = ("numpy", "scipy.linalg", "faiss")
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limits BLAS to one thread; also a decorator. Of overlapping uses in several threads only the
-    first has an effect, to its end: threadpoolctl takes care of it."""
-    loaded = tuple(name in sys.modules for name in _LOADERS)
-    with _controller(loaded).limit(limits=1):
+    """Limits BLAS to one thread; also a decorator. Of nested uses and of those that overlap in
+    several threads only the first has an effect, to its end: the limit is of the whole process, and
+    what a later one would restore is the limit of the first."""
+    if not _FIRST.acquire(blocking=False):
         yield
+        return
+    try:
+        loaded = tuple(name in sys.modules for name in _LOADERS)
+        with _controller(loaded).limit(limits=1):
+            yield
+    finally:
+        _FIRST.release()
 
 
 @lru_cache(maxsize=8)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -266,7 +267,7 @@ def _options(
 
 
 def _number(name: str, number: Any) -> float:
-    if isinstance(number, int | float | np.integer | np.floating) and number is not True:
+    if isinstance(number, int | float | np.integer | np.floating) and not isinstance(number, bool):
         with suppress(OverflowError):
             if (plain := float(number)) >= 0:
                 return number if type(number) is int else plain
@@ -274,7 +275,7 @@ def _number(name: str, number: Any) -> float:
 
 
 def _check_sources(db: Any, config: Any) -> None:
-    if not (isinstance(db, str | Path) or hasattr(db, "store")):
+    if not (isinstance(db, str | PathLike) or hasattr(db, "store")):
         raise UsageError(f"db is {db!r:.40}: a folder, `starter` or an open Database is needed")
     if not (config is None or isinstance(config, str | Mapping)):
         reason = f"config is {config!r:.40}: a mapping, or a text such as order=ij, is needed"

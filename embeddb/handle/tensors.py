@@ -80,7 +80,7 @@ class TensorHandle:
         if not self._two:
             if other is not None:
                 raise UsageError(f"{self._products.kernel} takes one dense operand")
-            if own is None and compiling and not torch.compiler.is_exporting():
+            if own is None and compiling:
                 own = self._stamp  # torch checks its version before the graph's backward
             computed: torch.Tensor = torch.ops.embeddb.product(dense, own, self._key, False)
             return computed

@@ -125,9 +125,8 @@ def answering_op(store: Store, op: Op, scope: str) -> Op:
         return op
     others = {p.op for p in mine if p.op != op}
     # Value types rank configurations alike; an index for each new width of a type takes a minute.
-    other_types = {replace(o, dtype=op.dtype): o for o in others if o.dtype != op.dtype}
-    widths = nearest_widths(others, op)
-    widths += [other_types[w] for w in nearest_widths(other_types, op)]
+    types = sorted({o.dtype for o in others}, key=lambda t: (t != op.dtype, t != "f32", t))
+    widths = [w for dtype in types for w in nearest_widths(others, replace(op, dtype=dtype))]
     return next((w for w in widths if ran(w, _ENOUGH_PATTERNS) >= _ENOUGH_PATTERNS), op)
 
 

@@ -8,7 +8,6 @@ sizes are checked before that reader allocates them.
 from __future__ import annotations
 
 import io
-import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -49,10 +48,6 @@ _PLUS = re.compile(rb"(?<=[ \t\n])\+(?=[\d.iInN]|$)")
 _LINE = re.compile(r"Line (\d+): (.*)", re.DOTALL)
 #: Limit on the comments before the sizes, in bytes.
 _MOST_COMMENTS = 2**20
-#: Numbers of an entry by field.
-_NUMBERS = {"pattern": 2, "real": 3, "complex": 4}
-#: bool[256]: true for bytes between words.
-_BETWEEN = np.isin(np.arange(256), list(b" \t\n\r\v\f"))
 _BLOCK = 2**20
 #: Peak memory per entry in bytes: position and value from scipy, then the pattern's own.
 _ENTRY_BYTES = 32
@@ -67,14 +62,8 @@ class _Header:
     nnz: int
     lines: int
 
-    @property
-    def numbers(self) -> int:
-        """Numbers of an entry."""
-        return _NUMBERS[self.field]
-
     def text(self) -> bytes:
-        symmetry = "general" if self.symmetry == "skew-symmetric" else self.symmetry
-        banner = f"%%MatrixMarket matrix coordinate {self.field} {symmetry}"
+        banner = f"%%MatrixMarket matrix coordinate {self.field} {self.symmetry}"
         return f"{banner}\n{self.shape[0]} {self.shape[1]} {self.nnz}\n".encode()
 
 
@@ -84,15 +73,14 @@ class _Rewritten(io.RawIOBase):
 
     scipy's reader searches for the end of a line with `strchr` and reads beyond its buffer if a NUL
     byte or the end of the file comes first (seen with scipy 1.17). It also buffers whole lines, so
-    their length is limited here. It does not read `+1.5`, nor `1D0` of a complex number, and skips
-    the rest of a line: `words` counts those of the entries.
+    their length is limited here. It does not read `+1.5`, nor `1D0` of a complex number.
     """
 
     def __init__(self, source: Source, head: bytes, stream: IO[bytes]) -> None:
         super().__init__()
         self._source, self._stream = source, stream
         self._block, self._at = head, 0
-        self._ends, self._line_bytes, self._blank, self.words = True, 0, True, 0
+        self._ends, self._line_bytes, self._blank = True, 0, True
 
     def readable(self) -> bool:
         return True
@@ -119,10 +107,7 @@ class _Rewritten(io.RawIOBase):
         data = data.translate(_READABLE)
         if self._blank and data.startswith(b"+"):
             data = b" " + data[1:]
-        between = _BETWEEN[np.frombuffer(data, dtype=np.uint8)]
-        self.words += int(np.count_nonzero(between[:-1] > between[1:]))
-        self.words += bool(self._blank and not between[0])
-        self._blank = bool(between[-1])
+        self._blank = data[-1:].isspace()
         return _PLUS.sub(b" ", data) if b"+" in data else data
 
 
@@ -148,45 +133,15 @@ def read(source: Source) -> Pattern:
         if header.layout == "array":
             rows, cols = _array(source, header, stream)
             return Pattern.from_coo(header.shape, rows, cols)
-        rewritten = _Rewritten(source, header.text(), stream)
         try:
-            matrix = mmread(rewritten, spmatrix=False)
+            matrix = mmread(_Rewritten(source, header.text(), stream), spmatrix=False)
         except (ValueError, OverflowError) as error:
             match = _LINE.fullmatch(str(error))
             if match is None:
                 raise source.error(str(error)) from error
             line = int(match[1]) - 2 + header.lines
             raise source.error(match[2], line=line) from error
-    if rewritten.words != header.numbers * header.nnz:
-        _refuse_more(source, header)
-    rows, cols = matrix.row, matrix.col
-    if header.symmetry == "skew-symmetric":
-        if (at := np.flatnonzero(rows == cols)).size:
-            entries = itertools.islice(_entries(source), int(at[0]), None)
-            reason = "a skew-symmetric matrix has no entries on the diagonal"
-            raise source.error(reason, line=next(entries, (None, []))[0])
-        rows, cols = mirrored(rows, cols)
-    return Pattern.from_coo(header.shape, rows, cols)
-
-
-def _entries(source: Source) -> Iterator[tuple[int, list[bytes]]]:
-    """The words of each entry, less a comment behind it, with their line; read again for a place,
-    since the compiled reader gives none."""
-    with open_stream(source) as stream:
-        first = _header(source, stream).lines + 1
-        for start, lines in _blocks(source, first, stream):
-            for line, text in enumerate(lines, start):
-                if words := text.partition(b"%")[0].split():
-                    yield line, words
-
-
-def _refuse_more(source: Source, header: _Header) -> None:
-    """Raises: MatrixError for an entry with more numbers than its field has."""
-    for line, words in _entries(source):
-        if len(words) > header.numbers:
-            shown = b" ".join(words)[:60].decode("latin-1")
-            reason = f"{header.numbers} numbers per entry expected, not {shown!r}"
-            raise source.error(reason, line=line)
+    return Pattern.from_coo(header.shape, matrix.row, matrix.col)
 
 
 def _header(source: Source, stream: IO[bytes]) -> _Header:
@@ -212,8 +167,8 @@ def _header(source: Source, stream: IO[bytes]) -> _Header:
         raise source.error(f"a {symmetry} matrix cannot be {m} x {n}", line=line)
     if layout == "coordinate":
         nnz, least = sizes[2], 4  # "1 1\n"
-        # One expansion for both, and scipy does not accept every combination.
-        symmetry = "symmetric" if symmetry == "hermitian" else symmetry
+        # The expansion is the same for all three, and scipy does not accept every combination.
+        symmetry = "general" if symmetry == "general" else "symmetric"
     else:
         nnz, least = _array_entries(m, n, symmetry), 2  # "1\n"
         source.check_memory(16 * max(m, 0) * max(n, 0), f"a dense {m} x {n} array", line=line)

@@ -73,7 +73,8 @@ def untried_doubt(untried: Sequence[Candidate], candidates: Sequence[Candidate])
     `untried` ones (`RankedCandidates`); else empty."""
     if not untried:
         return ""
-    best = max(untried, key=lambda one: one.expected_gain or 0.0)
+    shown = [one for one in untried if one in candidates] or untried[:1]
+    best = max(shown, key=lambda one: one.expected_gain or 0.0)
     if best in candidates:
         subject, how = f"rank {candidates.index(best) + 1}", "--measure"
     else:

@@ -91,12 +91,13 @@ def _looked_up(
     best = max((c.expected_gain or math.inf for c in measured), default=math.inf)
     untried = [c for c in others if source == "measured" and (c.gain_low or 0.0) > best]
     ahead = measured[: max(count - len(untried), 1)]
-    surely = {Config(c.config) for c in untried}
+    surely = {id(c) for c in untried}
     # A stable sort: within both parts the order of the ranker.
-    first = sorted(others, key=lambda c: Config(c.config) not in surely)[: count - len(ahead)]
-    candidates = [*ahead, *(c for c in others if c in first)]
+    chosen = sorted(others, key=lambda c: id(c) not in surely)[: count - len(ahead)]
+    among = {id(c) for c in chosen}
+    candidates = [*ahead, *(c for c in others if id(c) in among)]
     return RankedCandidates(
-        rankers, source, "lookup", candidates, model if first else "", untried=untried
+        rankers, source, "lookup", candidates, model if chosen else "", untried=untried
     )
 
 

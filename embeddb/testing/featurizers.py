@@ -107,6 +107,14 @@ class FeaturizerContract:
         sized = featurizer.from_info(self.sized())
         assert sized is None or (sized.shape == (featurizer.dim,) and np.isfinite(sized).all())
 
+    def test_information_gives_the_same_vector_or_none(self) -> None:
+        featurizer = self.make()
+        for what, pattern in self.patterns().items():
+            given = featurizer.from_info(WorkloadInfo.whole(pattern))
+            if given is not None:
+                assert given.dtype == np.float32, what
+                assert np.array_equal(given, featurizer.embed(pattern)), what
+
     def test_missing_is_one_line(self) -> None:
         featurizer = self.make()
         if isinstance(featurizer, MayLack):

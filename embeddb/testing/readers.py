@@ -91,6 +91,16 @@ class ReaderContract:
         assert reader.sniff(path, path.read_bytes()[:4096])
         assert not reader.sniff(path, b"")
         assert not reader.sniff(path, b"\x89PNG\r\n\x1a\n\0\0")
+        assert not reader.sniff(path, b"A line of prose\nand another one\n")
+
+    def test_a_row_cut_short_is_no_row_less(self, tmp_path: Path) -> None:
+        """It is a reject, or the file is refused: a row that is dropped is never missed."""
+        path, options, count = self.example(tmp_path)
+        lines = path.read_bytes().splitlines(keepends=True)
+        for at in {row.line - 1 for row in self.read(path, options)}:
+            cut = lines[at][: max(len(lines[at]) // 4, 1)] + b"\n"
+            path.write_bytes(b"".join([*lines[:at], cut, *lines[at + 1 :]]))
+            assert len(self.read(path, options)) in (0, count)
 
     def test_compressed_is_the_same(self, tmp_path: Path) -> None:
         path, options, _ = self.example(tmp_path)

@@ -56,6 +56,25 @@ class RunnerContract:
         reason = runner.available()
         assert reason is None or (reason and "\n" not in reason)
 
+    def test_the_platform_is_the_same_every_time(self, runner: Runner) -> None:
+        first, second = runner.platform(), runner.platform()
+        assert first.id == second.id and first.text == second.text
+        assert first.kernel(self.op)
+
+    def test_an_operation_of_another_kernel_is_an_error(
+        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Workload
+    ) -> None:
+        """For operations on the same matrices that its platform does not have."""
+        own = runner.platform().kernels
+        lacking = [name for name in ("spmm", "sddmm", "spmv") if name not in own]
+        for name in lacking if self.op.workload.sparse else ():
+            with pytest.raises(UsageError):
+                list(
+                    runner.run(
+                        pattern, Op(name, 1 if name == "spmv" else 8), configs, options=options
+                    )
+                )
+
     def test_one_measurement_per_config_in_order(
         self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Workload
     ) -> None:

@@ -133,7 +133,7 @@ def search(seen: Predicted, start: Sequence[Config]) -> None:
             return
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def one_value_apart(space: ConfigSpace, config: Config) -> tuple[Config, ...]:
     """Legal configurations that differ in the value of one parameter, or in one swap of two
     neighbours in an order; cached, since the best on similar matrices are the same."""

@@ -81,17 +81,22 @@ def show_file(report: IngestReport) -> None:
     if report.repeats:
         why = f" ({'; '.join(report.same_values)})" if report.same_values else ""
         say(f"  {plural(report.repeats, 'row')} equal to another one: kept as repeats{why}")
+    campaign = shlex.quote(report.campaign)
     for log, copies in report.copies.items():
-        say(f"  {plural(copies, 'row')} equal to runs of {log}: not added again")
-    if report.corrected:
         say(
-            f"  {plural(report.corrected, 'row')} stored earlier with another time: replaced "
-            "(a new measurement needs a file name of its own)"
+            f"  {plural(copies, 'row')} equal to runs of {log}, to the last digit: if it is the "
+            f"same log, `embeddb db withdraw DB --campaign {campaign} --yes` withdraws this one"
+        )
+    if report.stale:
+        say(
+            f"  {plural(report.stale, 'run')} of an earlier content of this log, not in it now: if "
+            f"they are wrong, `embeddb db withdraw DB --campaign {campaign} --yes`, then index the "
+            "log under another name"
         )
     if report.withdrawn:
         say(
             f"  {plural(report.withdrawn, 'run')} of this log withdrawn: `embeddb db withdraw DB "
-            f"--undo --campaign {shlex.quote(report.campaign)} --yes` restores"
+            f"--undo --campaign {campaign} --yes` restores"
         )
     if report.resumed_at:
         say(f"  resumed at row {report.resumed_at:,}: earlier rows were read before")

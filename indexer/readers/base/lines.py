@@ -30,12 +30,13 @@ LINE_BYTES = 1 << 20
 #: Largest file (decompressed) of a format that is one JSON document.
 DOCUMENT_BYTES = 1 << 29
 _BLOCK = 1 << 18
+_ZIP = "a zip archive"
 #: Beginnings of files in forms that are not read.
 _PACKED = {
     b"\xfd7zXZ\0": "xz-compressed",
     b"BZh": "bzip2-compressed",
     b"\x28\xb5\x2f\xfd": "zstd-compressed",
-    b"PK\x03\x04": "a zip archive",
+    b"PK\x03\x04": _ZIP,
     b"PAR1": "a Parquet file",
 }
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
@@ -174,19 +175,20 @@ def _blocks(path: Path) -> Iterator[bytes]:
             yield block
 
 
-def refuse_packed(path: Path) -> None:
-    """Raises: ReaderError for a file in a compressed or binary form that is not read."""
+def refuse_packed(path: Path, *, zipped: bool = True) -> None:
+    """Raises: ReaderError for a file in a compressed or binary form that is not read, `zipped` or
+    not: some readers read zip archives."""
     with open_bytes(path) as file, suppress(OSError, *_DAMAGED):
         head = file.read(8)
         for mark, form in _PACKED.items():
-            if head.startswith(mark):
+            if head.startswith(mark) and (zipped or form != _ZIP):
                 how = "write it as CSV" if form == "a Parquet file" else "decompress it first"
                 raise ReaderError(f"{form}: {how}", where=str(path))
 
 
 def _utf8_blocks(path: Path) -> Iterator[bytes]:
     """Blocks of a text in UTF-8, its lines ending in LF or CR LF."""
-    refuse_packed(path)
+    refuse_packed(path, zipped=False)
     blocks = _blocks(path)
     first = next(blocks, b"")
     encoding = _marked(first) or ("latin-1" if _is_latin(first) else "")

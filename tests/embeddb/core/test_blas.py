@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 from threadpoolctl import ThreadpoolController, threadpool_limits
@@ -16,36 +15,39 @@ def threads() -> set[int]:
     return {library["num_threads"] for library in own}
 
 
-@pytest.fixture(autouse=True)
-def two_threads() -> Iterator[None]:
-    with threadpool_limits(2, user_api="blas"):
-        yield
-
-
 def test_one_inside_and_the_same_as_before_outside() -> None:
-    with one_thread():
-        assert threads() == {1}
+    with threadpool_limits(2, user_api="blas"):
         with one_thread():
             assert threads() == {1}
-        assert threads() == {1}
-    assert threads() == {2}
+            with one_thread():
+                assert threads() == {1}
+            assert threads() == {1}
+        assert threads() == {2}
 
 
-def test_overlapping_uses_leave_nothing_behind() -> None:
-    entered, leave = threading.Event(), threading.Event()
+def test_overlapping_uses_of_threads_leave_nothing_behind() -> None:
+    """The second begins within the first and ends after it."""
+    before = threads()
+    first_in, second_in, first_out = (threading.Event() for _ in range(3))
 
-    def other() -> None:
+    def first() -> None:
         with one_thread():
-            entered.set()
-            leave.wait(10)
+            first_in.set()
+            second_in.wait(10)
+        first_out.set()
 
-    worker = threading.Thread(target=other)
-    with one_thread():
+    def second() -> None:
+        first_in.wait(10)
+        with one_thread():
+            second_in.set()
+            first_out.wait(10)
+
+    workers = [threading.Thread(target=work) for work in (first, second)]
+    for worker in workers:
         worker.start()
-        assert entered.wait(10)
-    leave.set()
-    worker.join()
-    assert threads() == {2}
+    for worker in workers:
+        worker.join()
+    assert first_out.is_set() and threads() == before
 
 
 def test_it_ends_with_an_error() -> None:
@@ -53,7 +55,8 @@ def test_it_ends_with_an_error() -> None:
     def fails() -> None:
         raise ValueError("on purpose")
 
+    before = threads()
     for _ in range(2):
         with pytest.raises(ValueError, match="on purpose"):
             fails()
-        assert threads() == {2}
+        assert threads() == before

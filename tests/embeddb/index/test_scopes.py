@@ -53,6 +53,11 @@ def test_a_width_with_next_to_no_runs_is_answered_by_the_nearest_one() -> None:
     assert answers("spmm:128:f64") == "spmm:512"  # no width of this type ran
     double = db.query(band(131, 6, name="new"), platform=platform, op="spmm:32:f64")
     assert double.evidence_op == "spmm:32" and double.candidates[0].expected_gain is not None
+    for pattern in known[:6]:
+        for other in ("f16", "bf16"):
+            runs = runs_of(pattern, platform, op=Op("spmm", 512, other))
+            db.index.record(runs, pattern, platform)
+    assert answers("spmm:128:f64") == "spmm:512"  # six matrices of another type are too few
     for at, pattern in enumerate(known[:5]):
         assert answers("spmm:64") == "spmm:32", f"{at} matrices are too few"
         near = db.index.answering(Op("spmm", 64), platform)

@@ -18,7 +18,6 @@ from embeddb.core.pattern import Pattern
 from embeddb.matrix_files import read_pattern
 
 MM = "%%MatrixMarket matrix coordinate real general\n"
-SKEW = "%%MatrixMarket matrix coordinate real skew-symmetric\n"
 ARRAY = "%%MatrixMarket matrix array real general\n"
 HB = f"{'t':<80}\n"
 
@@ -53,10 +52,6 @@ BAD_TEXT = [
     ("a.mtx", MM + "2 2 1\n-1 1 1\n", 3, "Row"),
     ("a.mtx", MM + "2 2 1\nnan 1 1\n", 3, "integer"),
     ("a.mtx", MM + "2 2 1\n4294967297 1 1\n", 3, "range"),
-    ("a.mtx", MM + "2 2 2\n1 1 1\n\n2 2 1 7 8\n", 5, "3 numbers per entry"),
-    ("a.mtx", MM + "2 2 1\n1 1 1 a", 3, "3 numbers per entry"),
-    ("a.mtx", MM.replace("real", "pattern") + "2 2 1\n1 1 1\n", 3, "2 numbers per entry"),
-    ("a.mtx", SKEW + "3 3 2\n2 1 1\n\n3 3 1\n", 5, "no entries on the diagonal"),
     ("a.mtx", MM + "%" + "x" * (2**20 - 1) + " 1 1 0\n2 2 1\n1 1 1\n", 2, "more than 1048576"),
     ("a.mtx", ARRAY + "2 2\n1\n2\n3\n", None, "truncated"),
     ("a.mtx", ARRAY + "0 2\n1\n", 3, "more than"),
@@ -132,8 +127,8 @@ def test_line_ends_that_crash_the_compiled_reader(tmp_path: Path, end: str) -> N
     """scipy's reader ends the process when a line has no end, or a NUL byte before it."""
     path = tmp_path / "a.mtx"
     path.write_text(MM + "2 2 2\n1 1 1\n2 2 " + end)
-    if reason := {"\0": "floating", "1.5 7": "3 numbers"}.get(end):
-        with pytest.raises(MatrixError, match=rf"{path}:4: .*{reason}"):
+    if end == "\0":
+        with pytest.raises(MatrixError, match=rf"{path}:4: .*floating"):
             read_pattern(path)
     else:
         assert read_pattern(path).nnz == 2

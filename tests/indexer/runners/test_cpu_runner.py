@@ -22,6 +22,7 @@ from embeddb.core.plugins import available, load
 from embeddb.core.records import Measurement
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels import codegen as cpu_codegen
+from embeddb.platforms.platform import load_platform
 from embeddb.testing.runners import RunnerContract
 from indexer.runners.base import RunOptions
 from indexer.runners.cpu import CpuRunner
@@ -88,7 +89,8 @@ class TestReplayContract(RunnerContract):
     @pytest.fixture
     def runner(self) -> ReplayRunner:
         known = {c: Measurement(times_s=(float(n + 1),)) for n, c in enumerate(FEW)}
-        return ReplayRunner(lambda _pattern, _op, asked: known.get(asked))
+        cpu = load_platform("cpu")
+        return ReplayRunner(lambda _pattern, _op, asked: known.get(asked), platform=cpu)
 
     @pytest.fixture
     def options(self) -> RunOptions:
