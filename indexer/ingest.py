@@ -245,10 +245,9 @@ class _Job:
         *,
         new: bool,
     ) -> None:
-        """Store all new rows. `journal` is the key of the reading, `names` the journal entries of
-        the log itself; both are empty for folders. A `new` log is compared with the others."""
-        started = time.monotonic()
-        report = self.report
+        """Store all new rows. `journal` is the key of the reading, `names` are the journal entries
+        of the log (none of a folder). A `new` log is compared with the others."""
+        report, started = self.report, time.monotonic()
         state = _state(self.store.journal.get(journal) if journal else None)
         report.resumed_at = report.rows = state.get("rows", 0)
         for name in ("rejected", *_JOURNALLED):

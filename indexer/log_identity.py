@@ -79,8 +79,8 @@ def _key(run: Run) -> int:
 
 
 def copies_of(store: Store, runs: Sequence[Run]) -> dict[str, int]:
-    """Of runs of a new log, by campaign of the database: how many of the first of them equal one
-    of its runs in workload, operation, instance, configuration and time, where nine in ten do."""
+    """Number of the first `runs` of a new log that equal a stored one in workload, operation,
+    instance, configuration and time, by its campaign; only where nine in ten do."""
     places = list(dict.fromkeys((r.platform, r.op, r.pattern_id) for r in runs))[:_MOST_PLACES]
     stored: dict[tuple[Any, ...], str] = {}
     for place in places:

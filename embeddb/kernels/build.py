@@ -365,9 +365,12 @@ def _unfit(name: str, problem: _Problem, folder: Path) -> RunnerUnavailable:
     ]
     chosen = f" ({', '.join(variables)})" if variables else ""
     reason = f"{name} cannot compile even a small test program{chosen}: it {problem.message}"
+    unable = _unable(reason, folder)
     if problem.of_machine or not variables:
-        return _unable(reason, folder)
-    return RunnerUnavailable(reason, hint=f"change or unset {' and '.join(variables)}")
+        return unable
+    return RunnerUnavailable(
+        reason, hint=f"change or unset {' and '.join(variables)}; else {unable.hint}"
+    )
 
 
 def _unable(reason: str, folder: Path) -> RunnerUnavailable:

@@ -49,10 +49,10 @@ _BLAMED = re.compile(
 
 class ProgramKilled(RunnerUnavailable):
     """A user's program that ended by `signal`, one of `LIMITS`, at one configuration. A single end
-    says nothing about it: another process may have used up the memory. Repeated ones at the same
-    point do, which a campaign counts."""
+    says nothing about it: another process may have used up the memory. A second one at the same
+    point does if others still run, which a campaign tries."""
 
-    def __init__(self, message: str, *, signal: str, hint: str) -> None:
+    def __init__(self, message: str, *, signal: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.signal = signal
 

@@ -31,7 +31,7 @@ from embeddb.platforms.space.space import ConfigSpace
 
 _WIDTHS = (1, 8, 32, 128, 512)
 #: Names of traits that are meant as a clock.
-_CLOCK = re.compile(r"(?i)clock|freq|[gmk]hz$")
+_CLOCK = re.compile(r"(?i)clock(_[gmk]?hz)?|core_clock.*|freq|frequency.*")
 
 
 def check_platform(platform: Platform, *, samples: int = 40) -> list[str]:
@@ -43,8 +43,8 @@ def check_platform(platform: Platform, *, samples: int = 40) -> list[str]:
     is in the loop nest or in the platform's own list; the kind's sample workloads, which have rules
     of their own, admit the default and further configurations; every derived quantity applies to
     some configuration on some size. The source text gives the same digest when parsed again;
-    the name is not that of another, built-in platform; the program of the command is there; no
-    trait looks like a clock and is none.
+    its name and version are not those of another, built-in platform; no trait looks like a clock
+    and is none.
     """
     rng = np.random.default_rng(0)
     problems: list[str] = []
@@ -69,19 +69,27 @@ def check_platform(platform: Platform, *, samples: int = 40) -> list[str]:
 
 
 def _whole(platform: Platform) -> Iterator[str]:
-    """Problems of the name, the traits and the command."""
+    """Problems of the name and the traits."""
     name = platform.name
-    if name in builtin_platforms() and load_platform(name).digest != platform.digest:
+    ours = load_platform(name) if name in builtin_platforms() else platform
+    # A file of another version may be an older one of the built-in platform, whose runs count.
+    if ours.version == platform.version and ours.digest != platform.digest:
         yield f"name: {name!r} is another platform, which is built in: give yours another name"
-    if platform.counts_cycles:
-        for trait in filter(_CLOCK.search, platform.traits):
+    for trait, fact in platform.traits.items() if platform.counts_cycles else ():
+        number = isinstance(fact, (int, float)) and not isinstance(fact, bool)
+        if number and _CLOCK.fullmatch(trait):
             yield (
                 f"traits.{trait}: is not read as the clock, so times stay cycles: write "
                 "`clock_ghz`, in GHz, or give this fact another name"
             )
+
+
+def check_programs(platform: Platform) -> list[str]:
+    """Problems of the programs of a platform's command on this machine."""
     here = Path(platform.file).parent if platform.file else None
     if platform.command and here and (missing := missing_program(platform.command, here)):
-        yield f"command.{missing}: build it, or correct its path"
+        return [f"command.{missing}: build it, or correct its path"]
+    return []
 
 
 def _operations(kernel: str) -> list[Op]:

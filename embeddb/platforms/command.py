@@ -29,6 +29,8 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _FIXED = ("matrix", "output", "threads", "repeats", "op.kernel", "op.width", "op.dtype")
 #: Limits of the effort, which do not change the meaning of a time: no part of the instance.
 _EFFORT = ("timeout_s", "retries", "max_output_bytes", "max_memory_mib")
+#: Suffixes of scripts.
+_SCRIPTS = (".py", ".sh", ".pl", ".rb", ".js", ".jl", ".lua", ".R", ".tcl")
 _MAX_ARGUMENTS = 256
 _MAX_TEXT = 4096
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
@@ -105,14 +107,16 @@ class CommandSpec:
 
 def missing_program(spec: CommandSpec, folder: Path) -> str:
     """The key and the name of a program, or of the script of an interpreter, that is not here; ""
-    if all are. A path with a / and a script are looked for beside the platform file."""
+    if all are. A path with a / and a script are looked for beside the platform file; a name that
+    is neither may be a module, a class or a program, which only the interpreter can find."""
     for key, program in (("run", spec.run[0].literal), ("version", (*spec.version, "")[0])):
         if program and program_path(program, folder) is None:
             return f"{key}[0]: no program {program!r} that can be run"
     interpreter, script, *_ = (*(argument.literal or "" for argument in spec.run), "")
-    name = PurePath(interpreter).name
-    runs = is_interpreter(name) and name != "env" and script and not script.startswith("-")
-    if runs and not Path(folder, script).exists():
+    name, suffix = PurePath(interpreter).name, PurePath(script).suffix
+    runs = is_interpreter(name) and not name.startswith(("env", "java"))
+    file = not script.startswith("-") and ("/" in script or suffix in _SCRIPTS)
+    if runs and file and not Path(folder, script).exists():
         return f"run[1]: no file {script!r} beside the platform file"
     return ""
 

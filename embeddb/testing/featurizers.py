@@ -110,10 +110,10 @@ class FeaturizerContract:
     def test_information_gives_the_same_vector_or_none(self) -> None:
         featurizer = self.make()
         for what, pattern in self.patterns().items():
-            given = featurizer.from_info(WorkloadInfo.whole(pattern))
-            if given is not None:
-                assert given.dtype == np.float32, what
-                assert np.array_equal(given, featurizer.embed(pattern)), what
+            vector = featurizer.from_info(WorkloadInfo.whole(pattern))
+            if vector is not None:
+                assert vector.dtype == np.float32, what
+                assert np.array_equal(vector, featurizer.embed(pattern)), what
 
     def test_missing_is_one_line(self) -> None:
         featurizer = self.make()

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -40,7 +40,6 @@ from indexer.campaign.agreement import AGREE, Agreement, comparisons, summary
 from indexer.campaign.plan import PLAN, Plan, plan_bytes, read_plan, write_plan
 from indexer.campaign.results import (
     Instances,
-    Kills,
     Line,
     Repeats,
     ResultFiles,
@@ -51,7 +50,7 @@ from indexer.campaign.results import (
 
 #: The file of the further rounds, and the most bytes of one.
 _SETTLE, _MOST_SETTLE_BYTES = "settle.json", 64 << 20
-#: Context key of a point that crashed every worker: the number of attempts.
+#: Context key of a point that ended every process that ran it: the number of attempts.
 GIVEN_UP = "given_up"
 #: Most further rounds that a file may list.
 _MOST_SETTLED = 1000
@@ -112,8 +111,6 @@ def nothing_ran(campaign: Campaign, place: str = "DB") -> InputError:
     )
 
 
-#: Times that a program is killed at a point before the point is recorded as a crash.
-_MOST_KILLS = 2
 #: Yielded for a point whose program was killed, and that is to be tried again.
 KILLED = "killed"
 
@@ -144,9 +141,9 @@ class Campaign:
         self._configs = {op: [*map(Config, configs)] for op, configs in self.plan.configs.items()}
         self._outcomes: dict[Task, Outcome] = {}
         self._settling = self._read_settling()
-        self._repeats, self._kills = Repeats(folder), Kills(folder)
-        #: Ends of programs at the points that are to be tried again.
-        self.killed: list[ProgramKilled] = []
+        self._repeats = Repeats(folder)
+        #: The one end of a program at each point that is to be tried again.
+        self.killed: dict[tuple[Task, int], ProgramKilled] = {}
 
     @cached_property
     def platform(self) -> Platform:
@@ -379,7 +376,7 @@ class Campaign:
         self, task: Task, runner: Any, pattern: Pattern, *, options: Any, only: int | None = None
     ) -> Iterator[str]:
         """Measure the missing points of a task, or the `only` one of them; yields the status of
-        each new one, or `KILLED`."""
+        each new one, `KILLED`, or `GIVEN_UP` for a crash that is the second end of a program."""
         todo = [at for at in self.missing(task) if only in (None, at)]
         if not todo:
             return
@@ -393,30 +390,26 @@ class Campaign:
                         pattern, Op.parse(task.op), missing, options=options
                     ):
                         todo.remove(number[config])
-                        out.write(msgspec.json.encode(Line(number[config], m)) + b"\n")
-                        out.flush()
+                        self.killed.pop((task, number[config]), None)
+                        _add(out, Line(number[config], m))
                         yield m.status
                     return
                 except ProgramKilled as killed:
                     at = todo.pop(0)
-                    crash = self._crash_of(task, at, killed)
-                    if crash is not None:
-                        out.write(msgspec.json.encode(Line(at, crash)) + b"\n")
-                        out.flush()
-                    yield KILLED if crash is None else crash.status
+                    if again := self.killed.pop((task, at), None) is not None:
+                        _add(out, Line(at, self._crash_of(killed)))
+                    else:
+                        self.killed[task, at] = killed
+                    yield GIVEN_UP if again else KILLED
 
-    def _crash_of(self, task: Task, config: int, killed: ProgramKilled) -> Measurement | None:
-        """Count the end of a program at a point: a crash after several, None before."""
-        times = self._kills.add(task.id, config)
-        if times < _MOST_KILLS:
-            self.killed.append(killed)
-            return None
+    def _crash_of(self, killed: ProgramKilled) -> Measurement:
+        """The measurement of a point at which a program was killed for the second time."""
         return Measurement(
             "crash",
             source="simulator" if self.platform.simulated else "hardware",
             when=time.time(),
-            error=f"ended by {killed.signal}, {times} times at this point",
-            context={GIVEN_UP: float(times)},
+            error=f"ended by {killed.signal}, 2 times at this point",
+            context={GIVEN_UP: 2.0},
         )
 
     def progress(self, db: Lookup | None = None) -> CampaignProgress:
@@ -486,6 +479,11 @@ class Campaign:
                 before[line.config] = run.id
             runs.append(run)
         return runs
+
+
+def _add(out: BinaryIO, line: Line) -> None:
+    out.write(msgspec.json.encode(line) + b"\n")
+    out.flush()
 
 
 def _stored_again(raw: bytes) -> int:

@@ -271,35 +271,6 @@ class Repeats:
             ) from None
 
 
-_KILLS_FILE = "killed.json"
-
-
-class Kills:
-    """Numbers of times that a program was killed at a point, by task and configuration. Raises:
-    InputError for an invalid file."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = OwnFolder(folder)
-        try:
-            raw = self._folder.read(_KILLS_FILE, _MOST_REPEATS_BYTES)
-            self._counts = msgspec.json.decode(raw, type=dict[str, dict[int, int]])
-        except FileNotFoundError:
-            self._counts = {}
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as e:
-            raise InputError(
-                f"not a list of killed programs: {e}",
-                where=str(self._folder.path / _KILLS_FILE),
-                hint="delete the file: they are counted anew",
-            ) from None
-
-    def add(self, task: str, config: int) -> int:
-        """Count one more at a point; returns their number. Raises: OSError."""
-        counts = self._counts.setdefault(task, {})
-        counts[config] = counts.get(config, 0) + 1
-        self._folder.write(_KILLS_FILE, msgspec.json.encode(self._counts))
-        return counts[config]
-
-
 _INSTANCE_FILE, _INSTANCE_FOLDER, _MOST_INSTANCE_BYTES = "measured-on.json", "measured-on", 1 << 20
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +13,6 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, MatrixError
-from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
 from embeddb.core.reports import Progress, ignore_progress
@@ -29,8 +26,15 @@ from embeddb.platforms.platform import Platform, platform_here
 from embeddb.store import Store
 from indexer.campaign.agreement import AGREE
 from indexer.campaign.budget.growing_plan import buy_more, named
-from indexer.campaign.folder import KILLED, Campaign, CampaignProgress, Task, nothing_ran
-from indexer.campaign.nodes.submissions import open_chunks
+from indexer.campaign.exclusive import admit, alone_with, nothing_submitted
+from indexer.campaign.folder import (
+    GIVEN_UP,
+    KILLED,
+    Campaign,
+    CampaignProgress,
+    Task,
+    nothing_ran,
+)
 from indexer.campaign.plan import (
     Matrix,
     PlanOptions,
@@ -42,7 +46,7 @@ from indexer.campaign.plan import (
 from indexer.embed import embed
 from indexer.runners.base import HARDWARE_S
 
-#: Ends of programs in a row, each at another point, that the machine may be the reason of.
+#: Ends of programs in a row after which the machine is tried before others are.
 _KILLED_IN_A_ROW = 5
 #: Matrices on which the default is tried.
 _TRIED = 3
@@ -64,7 +68,7 @@ class Settle:
 class CampaignJob:
     """Measurement of a campaign on this machine into a database; `read` loads a planned matrix.
     Points with a status of `again` are measured once more. With `try_default` it stops if the
-    default fails alike on the first matrices and nothing ran before."""
+    default crashes alike on the first matrices and nothing ran before."""
 
     campaign: Campaign
     db: Lookup
@@ -83,13 +87,9 @@ class CampaignJob:
         next run resumes.
         """
         platform = platform_here(self.runner, threads=self.options.threads)
-        done, instances = self.campaign.progress(), self.campaign.instances
-        if done.measured and done.statuses.keys() <= set(self.again):
-            instances.replace(platform)  # no result of another counts any more
-        else:
-            instances.admit(platform)
-        with alone(self.campaign.folder):
-            _nothing_submitted(self.campaign)
+        with alone_with(self.campaign):
+            nothing_submitted(self.campaign)
+            admit(self.campaign, platform, self.again)
             self.campaign.repeat(self.again)
             settle = settle or Settle()
             self._measure_missing(platform)
@@ -101,23 +101,23 @@ class CampaignJob:
 
     def _measure_missing(self, platform: Platform) -> None:
         """Measure and store the missing points of all current tasks, those at which a program was
-        killed twice. Raises: ProgramKilled if nothing ran between."""
+        killed once more. Raises: ProgramKilled if the machine is the reason."""
         campaign = self.campaign
         tasks = [t for t in campaign.tasks() if not campaign.is_stored(self.db, t)]
         self._refuse_lost(tasks)
         self._prepare(tasks)
         if self.try_default and not campaign.progress().statuses["ok"]:
             self._try_default(tasks)
-        before = campaign.progress().statuses["ok"]
+        campaign.killed.clear()
         self._measure(tasks, platform)
-        if campaign.killed:
-            if campaign.progress().statuses["ok"] == before:
-                raise _again(campaign.killed[0])
-            campaign.killed.clear()
+        before: dict[tuple[Task, int], ProgramKilled] = {}
+        while campaign.killed and campaign.killed != before:
+            before = dict(campaign.killed)
+            self._refuse_broken()
             self._measure([task for task in tasks if campaign.missing(task)], platform)
 
     def _measure(self, tasks: Sequence[Task], platform: Platform) -> None:
-        """Measure and store tasks. Raises: ProgramKilled after several ends in a row."""
+        """Measure and store tasks, until programs are killed several times in a row."""
         campaign, in_a_row = self.campaign, 0
         done = campaign.progress()
         what = "measure again" if campaign.settling_rounds else "measure"
@@ -129,18 +129,53 @@ class CampaignJob:
             for status in campaign.measure(task, self.runner, pattern, options=self.options):
                 done.measured += status != KILLED
                 self.progress(what, done.measured, done.points)
-                in_a_row = in_a_row + 1 if status == KILLED else 0
+                in_a_row = in_a_row + 1 if status in (KILLED, GIVEN_UP) else 0
                 if in_a_row == _KILLED_IN_A_ROW:
-                    raise _again(campaign.killed[-1])
+                    return
             if missing:
                 self._note_state(task)
             campaign.store(self.db, task, pattern, platform)
 
+    def _refuse_broken(self) -> None:
+        """Run what should run, without recording it. Raises: ProgramKilled, the first that is held
+        back, if it does not."""
+        campaign, killed = self.campaign, next(iter(self.campaign.killed.values()))
+        task, config = self._should_run()
+        pattern = planned_pattern(campaign.plan.matrices[task.matrix], self.read)
+        try:
+            runs = self.runner.run(pattern, Op.parse(task.op), [config], options=self.options)
+            works = any(measured.ok for _, measured in runs)
+        except ProgramKilled:
+            works = False
+        if not works:
+            rule = "; if others still run, a point at which it ends so twice is stored as a crash"
+            raise ProgramKilled(str(killed), signal=killed.signal, hint=f"{killed.hint}{rule}")
+
+    def _should_run(self) -> tuple[Task, Config]:
+        """The fastest point that ran, on a matrix of which a program was killed if possible; before
+        any ran the default on the smallest matrix, another one if possible."""
+        campaign, plan = self.campaign, self.campaign.plan
+        killed = {plan.matrices[task.matrix].path for task, _ in campaign.killed}
+        tasks = [(plan.matrices[task.matrix].path in killed, task) for task in campaign.tasks()]
+        ran = [
+            (not same, measured.seconds, at, config)
+            for at, (same, task) in enumerate(tasks)
+            if campaign.outcome(task).statuses.get("ok")
+            for config, measured in campaign.lines(task).items()
+            if measured.ok
+        ]
+        if ran:
+            _, _, at, config = min(ran, key=lambda point: point[:3])
+            return tasks[at][1], config
+        _, task = min(tasks, key=lambda one: (one[0], plan.matrices[one[1].matrix].nnz))
+        sizes = plan.matrices[task.matrix].sizes
+        return task, campaign.platform.default(Op.parse(task.op), sizes)
+
     def _try_default(self, tasks: Sequence[Task]) -> None:
         """Measure the default of the first tasks before anything else. Raises: InputError if it
-        fails alike on all, except for want of memory, which is of the matrix."""
+        crashes on all with the same error; a timeout may be of the default alone."""
         campaign, first = self.campaign, tasks[:_TRIED]
-        statuses = []
+        outcomes = []
         for number, task in enumerate(first):
             self.progress("measure the default", number, len(first))
             at, options = campaign.default(task), self.options
@@ -150,15 +185,16 @@ class CampaignJob:
             for _ in campaign.measure(task, self.runner, pattern, options=options, only=at):
                 pass
             if default := campaign.lines(task).get(campaign.config(task.op, at)):
-                statuses.append(default.status)
-        if campaign.killed and "ok" not in statuses:
-            raise _again(campaign.killed[0])
-        if len(statuses) == _TRIED and len(set(statuses)) == 1 and statuses[0] not in ("ok", "oom"):
+                outcomes.append((default.status, default.error))
+        if campaign.killed and not any(status == "ok" for status, _ in outcomes):
+            self._refuse_broken()
+        alike = len(outcomes) == _TRIED and len(set(outcomes)) == 1
+        if alike and outcomes[0][0] in ("crash", "build"):
             raise nothing_ran(campaign, self.db.store.place)
 
     def _refuse_lost(self, tasks: Sequence[Task]) -> None:
         """Raises: InputError if files of matrices that are to be read are not there."""
-        if self.read is not from_file:
+        if self.read is not from_file or not tasks:
             return
         plan = self.campaign.plan
         paths = {plan.matrices[task.matrix].path for task in tasks}
@@ -205,41 +241,6 @@ def run_campaign(
         done = job.run(settle)
     embed(job.db, progress=job.progress)
     return job.campaign, done
-
-
-def _again(killed: ProgramKilled) -> ProgramKilled:
-    """The end of a program with the advice of a campaign."""
-    rule = "; if it ends so again at this point, the point is stored as a crash"
-    return ProgramKilled(str(killed), signal=killed.signal, hint=f"{killed.hint}{rule}")
-
-
-def _nothing_submitted(campaign: Campaign) -> None:
-    """Raises: InputError if nodes work on the campaign: points would be measured twice."""
-    live = [number for number, states in open_chunks(campaign).items() if states != {}]
-    if live:
-        raise InputError(
-            f"submission {live[0]} may still be worked on",
-            where=str(campaign.folder),
-            hint="see `embeddb campaign status`; go on with the --executor it was submitted to",
-        )
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Lock a campaign for one coordinator: two would measure twice and disturb each other's times.
-
-    Raises: InputError if another holds the lock.
-    """
-    with OwnFolder(folder).open("lock", "a+b") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                "another run of this campaign is going on",
-                where=str(folder),
-                hint="wait for it, or stop it",
-            ) from None
-        yield
 
 
 #: Context key of a command's run: its seconds, including the start of the program.

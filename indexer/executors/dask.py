@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from queue import Empty, Queue
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 from embeddb.core.errors import InputError, UsageError
@@ -126,26 +126,42 @@ class DaskExecutor(JobsInOrder):
 
 def _answered(connect: Callable[[], Any], address: str) -> Any:
     """A connected client. Raises: InputError if there is none after some seconds: a server of
-    something else may fail in any way, or never answer, for which Dask has no limit."""
+    something else may fail in any way, or never answer, for which Dask has no limit. One that
+    connects later is closed."""
     ended: Queue[Any] = Queue()
+    left = Event()
+
+    def drop() -> None:
+        with suppress(Empty):
+            late = ended.get_nowait()
+            if not isinstance(late, Exception):
+                late.close()
 
     def attempt() -> None:
         try:
             ended.put(connect())
         except Exception as error:  # noqa: BLE001  # of whatever the server has sent
             ended.put(error)
+        if left.is_set():
+            drop()
 
     Thread(target=attempt, daemon=True).start()
     try:
         client = ended.get(timeout=_ANSWER_S + _GRACE_S)
-    except Empty:
+    except BaseException as error:  # Ctrl-C, too
+        left.set()
+        drop()
+        if not isinstance(error, Empty):
+            raise
         client = TimeoutError(f"no answer after {_ANSWER_S} s")
     if isinstance(client, Exception):
         why = " ".join(str(client).split()) or type(client).__name__
         raise InputError(
             f"no Dask scheduler answers there: {why}",
             where=address,
-            hint="--address takes HOST:PORT as the scheduler prints it, tcp://10.0.0.1:8786",
+            hint="--address takes HOST:PORT as the scheduler prints it, tcp://10.0.0.1:8786"
+            if address
+            else "",
         ) from None
     return client
 

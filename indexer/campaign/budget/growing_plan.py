@@ -32,6 +32,7 @@ from embeddb.platforms.platform import Platform, parse_platform
 from indexer.campaign.budget.pool_inputs import PoolInputs
 from indexer.campaign.budget.sampler import Point, Pool, Round, Sampler, Share
 from indexer.campaign.budget.samplers import clusters_of, strategy
+from indexer.campaign.exclusive import admit, alone, nothing_submitted
 from indexer.campaign.folder import Campaign, Task, another_campaign, nothing_ran
 from indexer.campaign.plan import PLAN, Buying, Choice, Matrix, Plan, seeded, write_plan
 
@@ -177,22 +178,27 @@ def begin_again(
     note: Callable[[str], None],
 ) -> None:
     """Have the failed points of a campaign in which nothing ran measured again, on the instance
-    `here`; one of another request or pool is put aside."""
+    `here`; one of another request or pool is put aside.
+
+    Raises: InputError if another process or node measures it.
+    """
     if not is_campaign(folder):
         return
-    campaign = Campaign(folder)
-    done = campaign.progress()
-    if done.statuses["ok"] or not done.measured:
-        return
-    failed = f"{plural(done.measured, 'sample')} so far failed"
-    if takes_up(campaign.plan, _kept(campaign.plan, request), pool):
-        campaign.repeat(done.statuses.keys())
-        campaign.instances.replace(here)
-        note(f"{folder}: {failed}: measured again")
-        return
-    numbers = (folder.with_name(f"{folder.name}.failed-{number}") for number in count(1))
-    aside = next(place for place in numbers if not place.exists())
-    folder.rename(aside)
+    with alone(folder):
+        campaign = Campaign(folder)
+        nothing_submitted(campaign)
+        done = campaign.progress()
+        if done.statuses["ok"] or not done.measured:
+            return
+        failed = f"{plural(done.measured, 'sample')} so far failed"
+        if takes_up(campaign.plan, _kept(campaign.plan, request), pool):
+            admit(campaign, here, done.statuses.keys())
+            campaign.repeat(done.statuses.keys())
+            note(f"{folder}: {failed}: measured again")
+            return
+        numbers = (folder.with_name(f"{folder.name}.failed-{number}") for number in count(1))
+        aside = next(place for place in numbers if not place.exists())
+        folder.rename(aside)
     note(f"{folder}: {failed}, and the request is another: begun anew, the old one is {aside}")
 
 

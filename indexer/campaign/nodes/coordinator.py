@@ -21,6 +21,7 @@ from embeddb.core.reports import Progress, ignore_progress
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import parse_platform
 from indexer.campaign.budget.growing_plan import buy_more
+from indexer.campaign.exclusive import alone_with
 from indexer.campaign.folder import Campaign, CampaignProgress, Task
 from indexer.campaign.nodes.submissions import (
     CHUNK_S,
@@ -35,7 +36,7 @@ from indexer.campaign.nodes.submissions import (
 )
 from indexer.campaign.nodes.worker import options_of
 from indexer.campaign.plan import Matrix, from_file, planned_pattern
-from indexer.campaign.run import Settle, alone
+from indexer.campaign.run import Settle
 from indexer.embed import embed
 from indexer.executors.base import ChunkState, Effort, Executor, ExecutorOptions, Submission
 from indexer.runners.base import RunOptions
@@ -126,7 +127,7 @@ class NodesJob:
                 f"what {self.executor.name} works on ends with this command, so it has to wait",
                 hint="leave out --no-wait",
             )
-        with alone(self.campaign.folder):
+        with alone_with(self.campaign):
             self.campaign.repeat(self.again)
             campaign = self._to_the_end(settle or Settle())
         embed(self.db, progress=self.progress)

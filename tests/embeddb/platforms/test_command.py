@@ -11,7 +11,7 @@ from command_line import run_verb
 
 from embeddb.core.config import Config
 from embeddb.core.errors import PlatformError
-from embeddb.platforms.check import check_platform
+from embeddb.platforms.check import check_platform, check_programs
 from embeddb.platforms.platform import load_platform, parse_platform, runner_for
 from indexer.runners.command import CommandRunner
 
@@ -125,18 +125,50 @@ def test_a_check_names_what_cannot_work(tmp_path: Path) -> None:
 
     def problems(text: str) -> list[str]:
         file.write_text(text)
-        return check_platform(load_platform(file))
+        platform = load_platform(file)
+        return check_platform(platform) + check_programs(platform)
 
     (missing,) = problems(text_of())
     assert missing.startswith("command.run[1]: no file 'sim.sh' beside the platform file")
+    assert check_platform(load_platform(file)) == [], "logs are read elsewhere, too"
     assert "no file 'sim.sh'" in (CommandRunner(load_platform(file)).available() or "")
     (tmp_path / "sim.sh").touch()
     assert problems(text_of()) == []
     (missing,) = problems(text_of(run=RUN.replace('"sh"', '"no-such-shell"')))
     assert missing.startswith("command.run[0]: no program 'no-such-shell'")
-    (clock,) = problems(text_of(time=cycles).replace("clock_ghz = 2", "clock_mhz = 2000"))
-    assert clock.startswith("traits.clock_mhz: is not read as the clock")
-    (name,) = problems(text_of().replace('name = "other"', 'name = "cpu"'))
+    for trait in ("clock_mhz = 2000", "core_clock = 1.5", "frequency = 1", "freq = 3"):
+        (clock,) = problems(text_of(time=cycles).replace("clock_ghz = 2", trait))
+        assert clock.startswith(f"traits.{trait.split()[0]}: is not read as the clock")
+    facts = "dram_mhz = 1600\nclock_domains = 2\nclock = 'one'\nclock_gated = true"
+    assert problems(text_of(time=cycles).replace("clock_ghz = 2", facts)) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        ('"java", "Main"', ""),
+        ('"bash", "gunzip"', ""),
+        ('"python3", "-m"', ""),
+        ('"python3", "sim.py"', "no file 'sim.py'"),
+        ('"bash", "bin/sim"', "no file 'bin/sim'"),
+    ],
+)
+def test_a_script_is_named_as_one(
+    words: str, missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    run = RUN.replace('"sh", "sim.sh"', words)
+    (tmp_path / "other.toml").write_text(text_of(run=run))
+    problems = check_programs(load_platform(tmp_path / "other.toml"))
+    assert [missing in line for line in problems] == [True] * bool(missing)
+
+
+def test_the_name_of_a_built_in_platform() -> None:
+    ours = load_platform("cpu").version
+    text = text_of().replace('name = "other"', 'name = "cpu"')
+    older, same = text.replace('version = "1"', 'version = "0"'), f'version = "{ours}"'
+    assert check_platform(parse_platform(older)) == []
+    (name,) = check_platform(parse_platform(text.replace('version = "1"', same)))
     assert name.startswith("name: 'cpu' is another platform")
 
 

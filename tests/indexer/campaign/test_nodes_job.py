@@ -14,6 +14,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import InputError, UsageError
 from embeddb.database import Database
 from indexer.campaign.budget.growing_plan import BudgetRequest, bought, planned
+from indexer.campaign.exclusive import alone
 from indexer.campaign.folder import GIVEN_UP, Campaign
 from indexer.campaign.nodes.coordinator import NodesJob, collect
 from indexer.campaign.nodes.submissions import (
@@ -23,7 +24,7 @@ from indexer.campaign.nodes.submissions import (
     in_chunks,
     spread_of,
 )
-from indexer.campaign.run import Settle, alone
+from indexer.campaign.run import Settle
 from indexer.executors.base import Submission
 
 

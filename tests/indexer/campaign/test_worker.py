@@ -16,11 +16,14 @@ from campaign_workers import Deadly, in_a_process, worker
 
 from embeddb.core.errors import InputError, RunnerUnavailable
 from embeddb.core.files.safe_write import OwnFolder, write_new
+from embeddb.core.records import Measurement
 from embeddb.database import Database
 from embeddb.kernels.machine_failures import ProgramKilled
+from embeddb.platforms.platform import Platform
 from indexer.campaign.folder import GIVEN_UP, Campaign
 from indexer.campaign.nodes.submissions import Attempts
 from indexer.campaign.results import Origin
+from indexer.campaign.run import CampaignJob
 
 
 def parts(folder: Path) -> list[str]:
@@ -141,6 +144,26 @@ def test_a_program_that_is_killed_leaves_its_point_open(folder: Path) -> None:
         worker(folder, _Killed()).work([task])
     (begun,) = Attempts(folder).all()
     assert begun.open == Campaign(folder).wanted(task)[4], "it counts against the point"
+
+
+def test_failures_of_workers_are_of_their_instance(folder: Path) -> None:
+    class Rebuilt(LawRunner):
+        def platform(self, *, threads: int = 0) -> Platform:
+            return self._platform.at("", {"build": "2"})
+
+    class Failing(LawRunner):
+        def _measured(self, *_: Any) -> Measurement:
+            return Measurement("crash")
+
+    worker(folder, Failing()).work(Campaign(folder).tasks()[:1])
+    for runner in (Rebuilt(), LawRunner()):
+        db = Database.in_memory()
+        job = CampaignJob(Campaign(folder), db.index, runner, OPTIONS, read, again=["crash"])
+        if isinstance(runner, Rebuilt):
+            with pytest.raises(InputError, match="another build or machine"):
+                job.run()
+        else:
+            assert job.run().tasks_stored == TASKS
 
 
 def test_a_stop_in_order_blames_nothing(folder: Path) -> None:

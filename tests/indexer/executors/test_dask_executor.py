@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
@@ -21,7 +22,7 @@ from indexer.campaign.nodes.coordinator import NodesJob
 from indexer.campaign.nodes.submissions import Attempts
 from indexer.campaign.run import Settle
 from indexer.executors.base import ExecutorOptions, Submission
-from indexer.executors.dask import DaskExecutor
+from indexer.executors.dask import DaskExecutor, _answered
 
 distributed = pytest.importorskip("distributed", reason="Dask is not installed: the extra `dask`")
 LocalCluster = distributed.LocalCluster
@@ -140,6 +141,38 @@ def test_no_address(address: str) -> None:
     with pytest.raises(InputError, match=r"no Dask scheduler answers.*missing p") as caught:
         DaskExecutor(ExecutorOptions(address=address)).start(_work())
     assert "HOST:PORT" in caught.value.hint
+
+
+@pytest.mark.parametrize("ended", [None, KeyboardInterrupt])
+def test_a_late_client_is_closed(
+    ended: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("indexer.executors.dask._ANSWER_S", 0)
+    monkeypatch.setattr("indexer.executors.dask._GRACE_S", 0.05)
+    closed, left = threading.Event(), threading.Event()
+
+    class Late:
+        def close(self) -> None:
+            closed.set()
+
+    def connect() -> Late:
+        left.wait(9)
+        return Late()
+
+    if ended is not None:
+
+        class Stopped(Queue):  # type: ignore[type-arg]
+            def get(self, block: bool = True, timeout: float | None = None) -> object:
+                if timeout is not None:
+                    raise KeyboardInterrupt
+                return super().get(block)
+
+        monkeypatch.setattr("indexer.executors.dask.Queue", Stopped)
+    with pytest.raises(ended or InputError) as caught:
+        _answered(connect, "")
+    assert ended or not getattr(caught.value, "hint", "")
+    left.set()
+    assert closed.wait(9)
 
 
 def _work() -> Submission:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import resource
 import signal
 import threading
@@ -303,6 +304,8 @@ def test_a_killed_program_names_its_point(tmp_path: Path) -> None:
     with pytest.raises(ProgramKilled, match=r"SIGKILL, on .* with mode=a") as caught:
         measured(tmp_path, "kill -KILL $$", extra="max_memory_mib = 4000")
     assert caught.value.signal == "SIGKILL" and "max_memory_mib is 4000" in caught.value.hint
+    copy = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  # of our own
+    assert (copy.signal, copy.hint) == ("SIGKILL", caught.value.hint)
     with pytest.raises(RunnerUnavailable, match="SIGTERM") as ended:
         measured(tmp_path, "kill -TERM $$")
     assert not isinstance(ended.value, ProgramKilled), "a person or a shutdown, not a limit"

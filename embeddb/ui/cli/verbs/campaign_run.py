@@ -18,7 +18,6 @@ from embeddb.core.errors import InputError, RunnerUnavailable, UsageError
 from embeddb.core.records import STATUSES
 from embeddb.core.wording import duration, plural, share
 from embeddb.platforms.platform import load_platform, parse_platform
-from embeddb.store import is_database
 from embeddb.ui.cli.arguments import (
     Number,
     number_option,
@@ -29,7 +28,6 @@ from embeddb.ui.cli.arguments import (
     together,
 )
 from embeddb.ui.cli.output import Progress, json_option, note, result, say, table
-from indexer.starter import STARTER
 
 if TYPE_CHECKING:
     from indexer.campaign.agreement import Agreement
@@ -62,13 +60,21 @@ def status_verb(db: str, folder: str, agree: float, as_json: bool) -> None:
     from indexer.campaign.folder import Campaign
 
     campaign = Campaign(Path(folder))
-    if db == STARTER or is_database(db):
-        with open_database(db, readonly=True) as opened:
-            done = campaign.progress(opened.index)
-    else:  # a new one is removed again if nothing was stored
+    if _stored_nothing(db, campaign):
         note(f"no database at {db} yet: nothing is stored")
         done = campaign.progress()
+    else:
+        with open_database(db, readonly=True) as opened:
+            done = campaign.progress(opened.index)
     report(campaign, done, agree, as_json=as_json)
+
+
+def _stored_nothing(db: str, campaign: Campaign) -> bool:
+    """True for the missing database of a folder of `adopt`, which removes a new one in which
+    nothing was stored."""
+    path = Path(db)
+    own = path.with_name(f"{path.name}.adopt").resolve()
+    return bool(path.name) and not path.exists() and own in campaign.folder.resolve().parents
 
 
 def report(campaign: Campaign, done: CampaignProgress, agree: float, *, as_json: bool) -> None:

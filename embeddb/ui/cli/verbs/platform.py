@@ -268,7 +268,7 @@ def check_verb(file: str, as_json: bool) -> int:
     Example:
       embeddb platform check my_platform.toml
     """
-    from embeddb.platforms.check import check_platform
+    from embeddb.platforms.check import check_platform, check_programs
 
     platform: Platform | None = None
     try:
@@ -278,7 +278,7 @@ def check_verb(file: str, as_json: bool) -> int:
             raise
         problems = list(error.problems)
     if platform is not None:
-        problems = check_platform(platform)
+        problems = check_platform(platform) + check_programs(platform)
     name, digest = (None, None) if platform is None else (platform.id, platform.digest)
     if as_json:
         emit({"platform": name, "digest": digest, "problems": problems})
