@@ -391,7 +391,7 @@ def test_whether_preparation_counts_is_said(show: Show) -> None:
 
 def test_ties_of_times_that_never_varied_are_no_noise(show: Show) -> None:
     made, store = by_hand()
-    level = [msgspec.structs.replace(c, score=-1.0) for c in made.candidates]
+    level = [msgspec.structs.replace(c, score=-1.0, expected_gain=2.0) for c in made.candidates]
     assert "within the noise" in show(explain(_replaced(made, candidates=level), store))
     text = show(explain(_replaced(made, candidates=level, noise=0.0), store))
     assert "as good no evidence of a difference, with" in text and "within the noise" not in text
