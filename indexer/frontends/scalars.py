@@ -213,16 +213,20 @@ def _keeps_type(value: Expr, dtype: str, run: Sequence[Step], arrays: Sequence[A
     if dtype in ("i32", "i64") and computed_type(value, arrays) in ("real", "f32", "f64"):
         return False
     beside = {arrays[step.statement.target.array].dtype for step in run}
+    # A real one beside the index of a loop would be computed in integers, which may overflow.
+    real = dtype in ("f32", "f64") and computed_type(value, arrays) not in ("real", "f32", "f64")
 
     def met(leaf: Expr) -> Expr:
         if isinstance(leaf, Read):
             beside.add(arrays[leaf.access.array].dtype)
+        elif isinstance(leaf, LoopIndex) and real:
+            beside.add("i64")
         return leaf
 
     for step in run:
         mapped(step.statement.value, met)
         mapped(step.statement.where or value, met)
-    exact = isinstance(value, Const) and float(np.float32(value.value)) == value.value
+    exact = isinstance(value, Const) and single(value.value) == value.value
     return all(one == dtype or (exact and joined_type([one, dtype]) == one) for one in beside)
 
 
@@ -336,6 +340,12 @@ def computed_type(value: Expr, arrays: Sequence[Array]) -> str:
         return Const(int(leaf.value)) if whole else leaf  # type: ignore[union-attr]
 
     return type_of(mapped(value, written), arrays)
+
+
+def single(number: float) -> float:
+    """A number rounded to float, as infinity beyond its range."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(number))
 
 
 def in_double(value: Expr) -> Expr:

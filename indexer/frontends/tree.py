@@ -131,12 +131,14 @@ class Refused:
 @dataclass
 class Scope:
     """Names at a place of a program, and their types in C. `arrays` is that of the whole program.
-    `overloaded`: a function returns the type of its operand, as in C++."""
+    `overloaded`: a function returns the type of its operand, as in C++; `loops` are
+    those around, from the outermost."""
 
     arrays: list[Array]
     names: ChainMap[str, Index | Expr | StoredArray | Refused] = field(default_factory=ChainMap)
     types: ChainMap[str, str] = field(default_factory=ChainMap)
     overloaded: bool = False
+    loops: tuple[Loop, ...] = ()
 
     def inner(self) -> Scope:
         return replace(self, names=self.names.new_child(), types=self.types.new_child())

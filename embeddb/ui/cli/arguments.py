@@ -33,6 +33,7 @@ from indexer.resolve import is_file
 from indexer.starter import STARTER
 
 if TYPE_CHECKING:
+    from indexer.frontends.tree import Extraction
     from indexer.measure import Machine
 
 T = TypeVar("T")
@@ -166,10 +167,24 @@ def resolve_workloads(
                 f"{option} is for a program with loop nests", hint="see docs/howto/loop-nests.md"
             )
         return [db.find(text, kind=op.kind)]
-    from indexer.frontends import read_nests
-
     (pattern,) = read_matrices([matrix] if matrix else [])
-    return list(read_nests(text, defines=defined(defines), matrix=pattern))
+    return list(extracted(text, defined(defines), pattern, alone=True).nests)
+
+
+def extracted(
+    file: str, constants: dict[str, int], matrix: Pattern | None, *, alone: bool
+) -> Extraction:
+    """The nests of a file. A file of C that is `alone` must know every constant.
+
+    Raises: NestError.
+    """
+    from indexer.frontends import extract, read_c_file
+
+    if not file.lower().endswith(".c"):
+        return extract(file, defines=constants, matrix=matrix)
+    _, read, extraction = read_c_file(file, defines=constants, matrix=matrix)
+    read.check_defined(constants if alone else (), file)
+    return extraction
 
 
 def _note_whole_program(file: str) -> None:

@@ -13,7 +13,7 @@ from embeddb.core.errors import NestError
 from embeddb.nests.parts import Access, Const, Expr, Index, Read
 from indexer.frontends.c.text import undefined
 from indexer.frontends.c.types import NATURAL, Operators, Typed, declared, literal, plain
-from indexer.frontends.scalars import all_true, any_true, function, negated, opposite
+from indexer.frontends.scalars import all_true, any_true, function, negated
 from indexer.frontends.tree import (
     Scope,
     StoredArray,
@@ -103,7 +103,7 @@ def value_of(node: Any, scope: Scope) -> Expr:
 
 def typed(node: Any, scope: Scope) -> Typed:
     """The value of an expression with its type in C. Raises: as `value_of`."""
-    operators = Operators(scope.arrays)
+    operators = Operators(scope.arrays, scope.loops)
     match node:
         case c_ast.Constant():
             return literal(node.value, number_of(node))
@@ -119,10 +119,11 @@ def typed(node: Any, scope: Scope) -> Typed:
             one = typed(node.expr, scope)
             return operators.negated(one, negated(one.value))
         case c_ast.UnaryOp(op="!"):
-            return Typed(opposite(value_of(node.expr, scope)), "i32")
+            return Typed(operators.opposite(typed(node.expr, scope)), "i32")
         case c_ast.BinaryOp(op="&&" | "||" as op):
             combine = all_true if op == "&&" else any_true
-            return Typed(combine(value_of(node.left, scope), value_of(node.right, scope)), "i32")
+            both = (operators.truth(typed(part, scope)) for part in (node.left, node.right))
+            return Typed(combine(*both), "i32")
         case c_ast.BinaryOp():
             return operators.pair(node.op, typed(node.left, scope), typed(node.right, scope))
         case c_ast.TernaryOp():
@@ -171,7 +172,7 @@ _OF_DOUBLE = {
 
 def _function(name: str, args: Sequence[Typed], scope: Scope) -> Typed:
     values, result = [a.value for a in args], ""
-    operators, base = Operators(scope.arrays), name.removesuffix("f")
+    operators, base = Operators(scope.arrays, scope.loops), name.removesuffix("f")
     if args and not scope.overloaded:
         if base in _OF_DOUBLE:
             result = "f64" if base == name else "f32"
@@ -185,7 +186,8 @@ def _function(name: str, args: Sequence[Typed], scope: Scope) -> Typed:
     for spelling in (name, base):
         with suppress(NestError):
             value = function(spelling, values)
-            return Typed(value, result) if result else plain(value, scope.arrays)
+            large = result == "f64" and base in ("exp", "pow")
+            return Typed(value, result, large) if result else plain(value, scope.arrays)
     if name.isupper() and name not in ("MIN", "MAX"):
         raise undefined(name)
     value = function(name, values)

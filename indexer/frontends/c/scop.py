@@ -37,6 +37,7 @@ from indexer.frontends.tree import Node, Program, Scope
 _TYPEDEFS = (
     "typedef int int32_t; typedef long int64_t; typedef unsigned long size_t; typedef _Bool bool; "
 )
+_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ class CFile:
         present = {
             *self.text.macros,
             *self.text.tested,
-            *re.findall(r"[A-Za-z_]\w*", self.text.text),
+            *_NAME.findall(self.text.text),
+            *(name for fill, _ in self.text.fills.values() for name in _NAME.findall(fill)),
         }
         for name in names:
             if name not in present:

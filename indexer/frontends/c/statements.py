@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import numpy as np
 from pycparser import c_ast, c_parser
 
 from embeddb.core.errors import NestError
+from embeddb.kernels.nests.expressions import joined_type
 from embeddb.nests.parts import Array, Call, Const, Expr, Index, Loop, Statement
 from indexer.frontends.c.expressions import element, index_of, typed, value_of
 from indexer.frontends.c.text import SourceText, undefined
-from indexer.frontends.c.types import NATURAL, STORED, Operators, declared, of_index
+from indexer.frontends.c.types import NATURALS, STORED, Operators, declared, of_index
 from indexer.frontends.distribute import combined
-from indexer.frontends.scalars import chosen, opposite, truth
+from indexer.frontends.scalars import chosen, computed_type, single, truth
 from indexer.frontends.tree import (
     Block,
     Node,
@@ -110,7 +110,7 @@ class Declarations:
                 value = Const(float(value.value))
                 number = value.value
         # The nest computes with the number as it is written, C with its value rounded to float.
-        exact = number is not None and (dtype != "f32" or float(np.float32(number)) == number)
+        exact = number is not None and (dtype != "f32" or single(number) == number)
         self.fixed[node.name] = repr(number) if exact else "", node.coord.line
         scope.names[node.name] = value
 
@@ -329,22 +329,24 @@ class Statements:
                 self._names.hold(node.lvalue.name, Array(meaning.dtype, (), ""), home, meaning.line)
         target, own = element(node.lvalue, scope)
         cast = isinstance(right, c_ast.Cast) and declared(right.to_type.type, scope)
-        if cast == own.type == "f32":
+        if cast == own.type and (cast == "f32" or (op == "=" and cast in ("i32", "i64"))):
             right = right.expr
-        operators, value = Operators(self._names.arrays), typed(right, scope)
+        operators, value = Operators(self._names.arrays, scope.loops), typed(right, scope)
         if op == "/=" or (value.real and op in ("+=", "-=", "*=")):
-            operators.pair(op[0], own, value)  # refuses a quotient of whole numbers, or unsigned
+            # Refuses a quotient of whole numbers, unsigned ones, or whole ones rounded to float.
+            operators.stored(operators.pair(op[0], own, value), own.type, "=")
         stored = operators.stored(value, own.type, op)
         statement = combined(target, op, stored, mask, self._names.arrays)
         return [Step(statement, node.coord.line)]
 
     def _if(self, node: Any, scope: Scope, loops: int, mask: Expr | None) -> list[Node]:
-        condition = value_of(node.cond, scope)
+        operators, decides = Operators(self._names.arrays), typed(node.cond, scope)
+        condition = operators.truth(decides)
         nodes = self.run([node.iftrue], scope.inner(), loops, _both(mask, condition))
         if node.iffalse is not None:
-            other = opposite(condition)
+            other = operators.opposite(decides)
             nodes += self.run([node.iffalse], scope.inner(), loops, _both(mask, other))
-            nodes = _merged(nodes, condition, mask)
+            nodes = _merged(nodes, condition, mask, self._names.arrays)
         deciding = {access.array for access in reads(condition)}
         steps = [(path, one) for path, one in walk(nodes) if isinstance(one, Step)]
         for at, (path, one) in enumerate(steps):
@@ -361,10 +363,11 @@ class Statements:
             raise NestError(f"{name} is a loop and is written in it")
         inner = scope.inner()
         inner.names[name] = index
+        inner.loops = (*scope.loops, loop)
         if isinstance(node.init, c_ast.DeclList):
             inner.types[name] = of_index(node.init.decls[0].type, scope)
-        elif scope.types.get(name) in ("u32", "u64"):
-            inner.types[name] = NATURAL
+        elif scope.types.get(name) in NATURALS:
+            inner.types[name] = NATURALS[scope.types[name]]
         inside = self.run([node.stmt], inner, loops + 1, mask)
         return [Block(name, loop, tuple(inside), node.coord.line)] if inside else []
 
@@ -373,16 +376,33 @@ def _both(mask: Expr | None, condition: Expr) -> Expr:
     return truth(condition) if mask is None else Call("*", (mask, truth(condition)))
 
 
-def _merged(nodes: list[Node], condition: Expr, mask: Expr | None) -> list[Node]:
-    """`if (c) x = a; else x = b;` as one statement; anything else as it is."""
+def _merged(
+    nodes: list[Node], condition: Expr, mask: Expr | None, arrays: Sequence[Array]
+) -> list[Node]:
+    """`if (c) x = a; else x = b;` as one statement, where it converts neither value; anything else
+    as it is."""
     match nodes:
-        case [Step(one, line), Step(other, _)] if one.where == _both(mask, condition) and (
-            one.target,
-            one.combine,
-        ) == (other.target, other.combine):
+        case [Step(one, line), Step(other, _)] if (
+            one.where == _both(mask, condition)
+            and (
+                one.target,
+                one.combine,
+            )
+            == (other.target, other.combine)
+            and _alike(one, other, arrays)
+        ):
             value = chosen(condition, one.value, other.value)
             return [Step(Statement(one.target, one.combine, value, mask), line)]
     return nodes
+
+
+def _alike(one: Statement, other: Statement, arrays: Sequence[Array]) -> bool:
+    """True if two values are computed in one type, or one is a number that gets that of the
+    target."""
+    left, right = (computed_type(each.value, arrays) for each in (one, other))
+    number = isinstance(one.value, Const) or isinstance(other.value, Const)
+    own = arrays[one.target.array].dtype
+    return left == right or (number and joined_type([left, right]) == own)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from embeddb.core.errors import NestError
@@ -116,6 +117,17 @@ def _matrix_fills(
     return dict(zip((offsets, indices), fills_of(matrix), strict=True))
 
 
+def _number(text: str) -> float | None:
+    """The value of a number of C in parentheses; None for anything else."""
+    plain = text.strip(" ()").rstrip("uUlL")
+    octal = plain.isdecimal() and plain.startswith("0")
+    with suppress(ValueError):
+        return int(plain, 8 if octal else 0)
+    with suppress(ValueError):
+        return float(plain)
+    return None
+
+
 def _blank(match: re.Match[str]) -> str:
     token = match[0]
     return token if token[0] in "\"'" else " " + "\n" * token.count("\n")
@@ -186,7 +198,7 @@ class _Preprocessor:
                 raise NestError(f"macro {name} has parameters", line=line, hint=_PREPROCESS)
             return
         override = self._defines.get(name)
-        if override is not None and value.strip(" ()") != repr(override):
+        if override is not None and _number(value) != override:
             source.overridden[name] = value, line
         self._macros[name] = value if override is None else repr(override)
         self._lines[name] = line

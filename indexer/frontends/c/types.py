@@ -8,16 +8,17 @@ Where C's result could differ by more than rounding, operands are converted to d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from pycparser import c_ast
 
 from embeddb.core.errors import NestError
 from embeddb.kernels.nests.expressions import joined_type, type_of
-from embeddb.nests.parts import Array, Call, Const, Expr, Read
-from indexer.frontends.scalars import chosen, computed_type, in_double, pair, truth
+from embeddb.nests.nest import loop_range
+from embeddb.nests.parts import COMPARISONS, Array, Call, Const, Expr, Loop, LoopIndex, Read
+from indexer.frontends.scalars import chosen, computed_type, in_double, pair, single
 from indexer.frontends.tree import Scope, divided, mapped, reads
 
 #: Types by their names in order, without `int` and `signed`.
@@ -35,10 +36,14 @@ _TYPES = {
 #: Types of the elements of a nest by that of a declaration.
 STORED = {"f32": "f32", "f64": "f64", "i32": "i32", "i64": "i64", "u64": "i64", "bool": "i32"}
 _REAL = ("f32", "f64")
-#: An unsigned value that is not negative if it is read as signed, as that of a loop's index, and
-#: one of which only the low 32 bits are the same.
-NATURAL, _WRAPPED = "natural", "wrapped"
-_UNSIGNED = {NATURAL, _WRAPPED, "u64"}
+#: Unsigned values that are not negative if they are read as signed, as that of a loop's index, of
+#: 64 and of 32 bits, and one of which only the low 32 bits are the same.
+NATURAL, _NATURAL_32, _WRAPPED = "natural", "natural32", "wrapped"
+#: Types of a loop's index by those of its declaration.
+NATURALS = {"u32": _NATURAL_32, "u64": NATURAL}
+_UNSIGNED = {*NATURALS.values(), _WRAPPED, "u64"}
+#: Numbers of this size may not fit the integers in which a nest computes.
+_LARGE = 1 << 31
 _CASTS = (*_REAL, "i32", "i64", "u64")
 #: Operators that return one of their operands, or its size.
 _EXACT = ("abs", "neg", "min", "max")
@@ -57,15 +62,17 @@ def of_index(kind: Any, scope: Scope) -> str:
     """The type of a loop's index with this declaration."""
     names = getattr(getattr(kind, "type", None), "names", ())
     own = declared(kind, scope)
-    return NATURAL if own in ("u32", "u64") or "unsigned" in names else own
+    return NATURALS.get(own, NATURAL if "unsigned" in names else own)
 
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A value of the nest, and its type in C."""
+    """A value of the nest, and its type in C. `large`: an exponential or a power of doubles, which
+    may be beyond the range of float."""
 
     value: Expr
     type: str
+    large: bool = False
 
     @property
     def real(self) -> bool:
@@ -75,7 +82,7 @@ class Typed:
     def natural(self) -> bool:
         """True if signed and unsigned numbers agree on it."""
         positive = isinstance(self.value, Const) and self.value.value >= 0
-        return self.type == NATURAL or positive
+        return self.type in NATURALS.values() or positive
 
     @property
     def read(self) -> bool:
@@ -89,7 +96,8 @@ def literal(text: str, value: int | float) -> Typed:
         return Typed(Const(value), "f32" if text[-1] in "fF" else "f64")
     suffix = text.lower().lstrip("0123456789abcdefx") if text[1:2] in "xX" else text.lower()
     if "u" in suffix or (text[0] == "0" and 1 << 31 <= value < 1 << 32):
-        return Typed(Const(value), NATURAL)
+        wide = "l" in suffix or value >= 1 << 32
+        return Typed(Const(value), NATURAL if wide else _NATURAL_32)
     return Typed(Const(value), "i64" if "l" in suffix or value >= 1 << 31 else "i32")
 
 
@@ -100,10 +108,11 @@ def plain(value: Expr, arrays: Sequence[Array]) -> Typed:
 
 
 class Operators:
-    """Operators of C on the values of one program."""
+    """Operators of C on the values of one program. `loops` are those around."""
 
-    def __init__(self, arrays: Sequence[Array]) -> None:
+    def __init__(self, arrays: Sequence[Array], loops: Sequence[Loop] = ()) -> None:
         self._arrays = arrays
+        self._loops = loops
 
     def pair(self, op: str, one: Typed, other: Typed) -> Typed:
         """An arithmetic operator or a comparison. Raises: NestError."""
@@ -111,31 +120,47 @@ class Operators:
             return self._compared(op, one, other)
         if one.real or other.real:
             real = _real_type(one, other)
-            left, right = self._alike(one, other)
+            left, right = self._alike(self._in_range(one), self._in_range(other))
             if op != "/" and self._computed(left, right) not in _REAL:
-                left, right = (self.widened(v) if any(reads(v)) else v for v in (left, right))
+                left, right = self._varying_widened(left), self._varying_widened(right)
             return Typed(pair(op, left, right), real)
         if op == "/":
             return _quotient(one, other)
-        return self._whole(Typed(pair(op, one.value, other.value), _whole_type(op, one, other)))
+        result = pair(op, one.value, other.value)
+        return self._whole(Typed(result, self._whole_type(op, one, other, result)))
+
+    def truth(self, one: Typed) -> Expr:
+        """1 where C has a value as true, else 0."""
+        if isinstance(one.value, Call) and one.value.op in COMPARISONS:
+            return one.value
+        return self._compared("!=", one, _ZERO).value
+
+    def opposite(self, one: Typed) -> Expr:
+        """1 where C has a value as false, else 0."""
+        return self._compared("==", one, _ZERO).value
 
     def negated(self, one: Typed, value: Expr) -> Typed:
         """`value`, the negative of `one`."""
-        return self._whole(Typed(value, _WRAPPED if one.type == NATURAL else one.type))
+        own = _WRAPPED if one.type in NATURALS.values() else one.type
+        return self._whole(replace(one, value=value, type=own))
 
     def chosen(self, condition: Typed, one: Typed, other: Typed) -> Typed:
         left, right, joined = self.joined(one, other)
-        return Typed(chosen(condition.value, left, right), joined)
+        large = joined == "f64" and (one.large or other.large)
+        return Typed(chosen(self.truth(condition), left, right), joined, large)
 
     def joined(self, one: Typed, other: Typed) -> tuple[Expr, Expr, str]:
         """Two values of which one is chosen, and the type of the result."""
         if one.real or other.real:
             return *self._alike(one, other), _real_type(one, other)
-        return one.value, other.value, _whole_type("+", one, other)
+        if one.type == other.type == _NATURAL_32:
+            return one.value, other.value, _NATURAL_32
+        return one.value, other.value, self._whole_type("+", one, other, Const(0))
 
     def converted(self, args: Sequence[Typed], to: str, *, whole: bool) -> list[Expr]:
         """Operands of a function of doubles or floats; `whole`: of whole numbers, the nest would
         compute it in these."""
+        args = [self._in_range(one) for one in args]
         computed = self._computed(*(one.value for one in args))
         values = []
         for one in args:
@@ -143,7 +168,7 @@ class Operators:
             if to == "f32" and one.type == "f64" and computed == "f64" and one.read:
                 raise NestError("a function of floats gets a double: use that of doubles")
             value = self._in_double(one) if to == computed else one.value
-            values.append(self.widened(value) if whole and one.read and not one.real else value)
+            values.append(self._varying_widened(value) if whole else value)
         return values
 
     def cast(self, one: Typed, to: str) -> Typed:
@@ -153,12 +178,14 @@ class Operators:
             _real_type(one)
             if to == "f32" and one.type == "f64" and computed == "f64":
                 raise NestError("a cast to float rounds, which is not supported in a nest")
+            if to == "f64" and one.type == "f32" and one.read and computed not in ("f32", "real"):
+                raise _rounded()
             if isinstance(value, Const):
                 return Typed(Const(float(value.value)), to)
             if not one.real:
                 return Typed(Call("*", (value, Const(1.0))), to)
-            single = to == "f64" and one.type == "f32" == computed
-            return Typed(self.widened(value) if single else value, to)
+            narrow = to == "f64" and one.type == "f32" == computed
+            return Typed(self.widened(value) if narrow else value, to, one.large and to == "f64")
         if one.real:
             raise NestError("a number is cut to a whole one, which is not supported in a nest")
         narrow = one.type in ("i64", "u64") if to == "i32" and one.read else one.type == _WRAPPED
@@ -171,14 +198,17 @@ class Operators:
         if target == "bool":
             if op != "=":
                 raise NestError(f"operator {op} on a bool is not supported in a nest")
-            return truth(one.value)
+            return self.truth(one)
         if target in _REAL:
             _real_type(one)
         elif one.type == _WRAPPED and target != "i32":
             raise _unsigned()
+        one = one if op == "=" else self._in_range(one)
         if target == "f32" or not one.real:
             return one.value
         if target not in _REAL and one.type == "f32" != computed_type(one.value, self._arrays):
+            if not isinstance(one.value, Const):
+                raise _rounded()
             one = replace(one, type="f64")
         return self._in_double(one)
 
@@ -192,25 +222,38 @@ class Operators:
         return mapped(value, self._widened_leaf)
 
     def _widened_leaf(self, leaf: Expr) -> Expr:
-        single = isinstance(leaf, Read) and self._arrays[leaf.access.array].dtype == "f32"
-        return in_double(leaf) if single else leaf
+        narrow = isinstance(leaf, Read) and self._arrays[leaf.access.array].dtype == "f32"
+        return in_double(leaf) if narrow else leaf
+
+    def _in_range(self, operand: Typed) -> Typed:
+        """An operand that is not computed in float where that has a smaller range than C's type."""
+        return replace(operand, value=self.widened(operand.value)) if operand.large else operand
+
+    def _varying_widened(self, value: Expr) -> Expr:
+        """The value in double, if a nest would compute it in integers and it is no number."""
+        whole = computed_type(value, self._arrays) not in _REAL
+        return in_double(value) if whole and not isinstance(value, Const) else value
 
     def _computed(self, *values: Expr) -> str:
         return joined_type([computed_type(value, self._arrays) for value in values])
 
     def _alike(self, one: Typed, other: Typed) -> tuple[Expr, Expr]:
         """Two operands, in double where the nest would compute one of them in float only."""
-        double = _real_type(one, other) == "f64" == self._computed(one.value, other.value)
-        return (
-            (self._in_double(one), self._in_double(other)) if double else (one.value, other.value)
-        )
+        parts, computed = (one.value, other.value), self._computed(one.value, other.value)
+        if _real_type(one, other) == "f64" == computed:
+            return self._in_double(one), self._in_double(other)
+        if computed not in _REAL and any(
+            isinstance(part, Const) and abs(part.value) >= _LARGE for part in parts
+        ):
+            return self._varying_widened(parts[0]), self._varying_widened(parts[1])
+        return parts
 
     def _in_double(self, one: Typed) -> Expr:
         if isinstance(one.value, Const):
             number = one.value.value
-            return Const(float(np.float32(number))) if one.type == "f32" else one.value
-        single = one.type == "f64" and computed_type(one.value, self._arrays) == "f32"
-        return self.widened(one.value) if single else one.value
+            return Const(single(number)) if one.type == "f32" else one.value
+        narrow = one.type == "f64" and computed_type(one.value, self._arrays) == "f32"
+        return self.widened(one.value) if narrow else one.value
 
     def _compared(self, op: str, one: Typed, other: Typed) -> Typed:
         if not (one.real or other.real):
@@ -219,8 +262,8 @@ class Operators:
                 raise _unsigned()
             return Typed(pair(op, one.value, other.value), "i32")
         left, right = self._alike(one, other)
-        single = _real_type(one, other) == "f64" and self._computed(left, right) == "f32"
-        if single and not all(part.type == "f32" or _exact(part.value) for part in (one, other)):
+        narrow = _real_type(one, other) == "f64" and self._computed(left, right) == "f32"
+        if narrow and not all(part.type == "f32" or _exact(part.value) for part in (one, other)):
             left, right = (
                 self.widened(self._in_double(part)) if part.read else self._in_double(part)
                 for part in (one, other)
@@ -234,6 +277,39 @@ class Operators:
             raise NestError("an int is converted to 64 bits: declare its array as long")
         return result
 
+    def _whole_type(self, op: str, one: Typed, other: Typed, result: Expr) -> str:
+        """The type of `result`, which `op` computes."""
+        types = {one.type, other.type}
+        if not types & _UNSIGNED:
+            return "i64" if "i64" in types else "i32"
+        if types & {"u64", _WRAPPED}:
+            return _WRAPPED if _WRAPPED in types else "u64"
+        falls = op == "-" and not (isinstance(result, Const) and result.value >= 0)
+        if not (one.natural and other.natural) or falls:
+            return _WRAPPED
+        if types - {_NATURAL_32, "i32"}:
+            return NATURAL
+        most = self._most(result)
+        return _WRAPPED if most is None or most >> 32 else _NATURAL_32
+
+    def _most(self, value: Expr) -> int | None:
+        """A bound of sums and products of numbers and loops, whose factors are not negative except
+        for numbers; None for others."""
+        match value:
+            case Const(int(number)):
+                return number
+            case LoopIndex(loop) if loop < len(self._loops):
+                with suppress(NestError):
+                    return loop_range(self._loops, self._arrays, loop)[1]
+            case Call("+" | "*" as op, (left, right)):
+                one, other = self._most(left), self._most(right)
+                if one is not None and other is not None:
+                    return one + other if op == "+" else max(0, one * other)
+        return None
+
+
+_ZERO = Typed(Const(0), "i32")
+
 
 def _real_type(*operands: Typed) -> str:
     """The type of a real operator. Raises: NestError for operands that a nest has as negative."""
@@ -242,22 +318,11 @@ def _real_type(*operands: Typed) -> str:
     return "f64" if any(one.type == "f64" for one in operands) else "f32"
 
 
-def _whole_type(op: str, one: Typed, other: Typed) -> str:
-    types = {one.type, other.type}
-    if not types & _UNSIGNED:
-        return "i64" if "i64" in types else "i32"
-    if "u64" in types:
-        return _WRAPPED if _WRAPPED in types else "u64"
-    result = pair(op, one.value, other.value) if op == "-" else Const(0)
-    falls = not isinstance(result, Const) or result.value < 0
-    return NATURAL if one.natural and other.natural and not falls else _WRAPPED
-
-
 def _quotient(one: Typed, other: Typed) -> Typed:
     match one.value, other.value:
         case Const(int(left)), Const(int(right)) if right:
             value = Const(divided(left, right))
-            return replace(plain(value, ()), type=_whole_type("/", one, other))
+            return Typed(value, Operators(())._whole_type("/", one, other, value))
     raise NestError("whole numbers are divided, which is not supported in a nest")
 
 
@@ -267,10 +332,14 @@ def _exact(value: Expr) -> bool:
         case Read():
             return True
         case Const(number):
-            return float(np.float32(number)) == number
+            return single(number) == number
         case Call(op, args):
             return op in _EXACT and all(map(_exact, args))
     return False
+
+
+def _rounded() -> NestError:
+    return NestError("whole numbers are rounded to float, which is not supported in a nest")
 
 
 def _unsigned() -> NestError:

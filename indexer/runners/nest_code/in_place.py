@@ -3,8 +3,8 @@ user's own C file with its scops replaced, which compiles in place of the file.
 
 Functions of the nests stand above the file's own text, where none of its macros reach; `#line`
 keeps its line numbers. Each scop becomes calls of its nests, guarded by the sizes and values that
-they were read for, and by a check of row offsets that must ascend; for others the original loops
-run.
+they were read for, and by checks of row offsets that must ascend and of bounds that blocks and
+copies rest on; for others the original loops run.
 """
 
 from __future__ import annotations
@@ -114,16 +114,30 @@ def _main(nest: Nest, function: str) -> Iterator[str]:
         yield f"free({name});"
 
 
-#: Checks of row offsets, by type.
-_ASCENDS = """\
+#: Checks of row offsets, and of other bounds, by type. They do not end early, so that they use
+#: vectors, and threads where rows are many.
+_CHECKS = {
+    "ascends": """\
 static int embeddb_ascends_{dtype}(const {c} *p, int64_t first, int64_t last, int64_t most)
 {{
+    int bad = p[first] < 0 || p[last] > most;
+#pragma omp parallel for simd reduction(| : bad) if (parallel : last - first > 100000)
     for (int64_t at = first; at < last; at++)
-        if (p[at] > p[at + 1])
-            return 0;
-    return p[first] >= 0 && p[last] <= most;
+        bad |= p[at] > p[at + 1];
+    return !bad;
 }}
-"""
+""",
+    "within": """\
+static int embeddb_within_{dtype}(const {c} *p, int64_t count, int64_t most)
+{{
+    int bad = 0;
+#pragma omp parallel for simd reduction(| : bad) if (parallel : count > 100000)
+    for (int64_t at = 0; at < count; at++)
+        bad |= (p[at] < 0) | (p[at] > most);
+    return !bad;
+}}
+""",
+}
 _FEATURES = re.compile(r"^[ \t]*#[ \t]*define[ \t]+_\w*SOURCE\b.*$", re.M)
 
 
@@ -168,9 +182,10 @@ def program_in_place(
     ]
     written = "\n".join([*functions, *body]) + "\n"
     checks = [
-        _ASCENDS.format(dtype=dtype, c=C_TYPES[dtype])
+        check.format(dtype=dtype, c=C_TYPES[dtype])
+        for name, check in _CHECKS.items()
         for dtype in ("i32", "i64")
-        if f"embeddb_ascends_{dtype}(" in written
+        if f"embeddb_{name}_{dtype}(" in written
     ]
     return "\n".join([*head, PRELUDE, *checks, written]), unchanged
 
@@ -342,8 +357,23 @@ class _Place:
                 if any(bound.of is not None for bound in bounds):
                     yield one.nest, at
 
+    def _bounded(self) -> Iterator[tuple[Nest, int, int]]:
+        """Other loops whose bounds come out of an array, and that array: its fill sets the extent
+        of blocks, copies and rooms."""
+        rows = set(self._rows())
+        for one in self.tuned:
+            nest, schedule = one.nest, one.schedule
+            rooms = any(self._is_room(nest, at) for at in range(len(nest.arrays)))
+            if not (rooms or schedule.pack != "none" or any(schedule.tiles)):
+                continue
+            for at, loop in enumerate(nest.loops):
+                for bound in (loop.lower.of, loop.upper.of):
+                    if bound is not None and (nest, at) not in rows:
+                        yield nest, at, bound.array
+
     def _unchecked(self) -> Iterator[str]:
-        """A line for each loop of `_rows` that cannot be checked before the scop runs."""
+        """A line for each loop of `_rows` or `_bounded` that cannot be checked before the scop
+        runs."""
         written = {self._number(one.nest, at) for one in self.tuned for at in one.nest.written}
         for nest, at in self._rows():
             bounds = nest.loops[at].lower.of, nest.loops[at].upper.of
@@ -351,9 +381,18 @@ class _Place:
             if at not in Distances(nest).rows or written & {self._number(nest, a) for a in arrays}:
                 names = ", ".join(nest.array_name(array) for array in sorted(arrays))
                 yield f"bounds of loop {nest.loop_name(at)} in {names} cannot be checked before it"
+        for nest, at, array in self._bounded():
+            if self._number(nest, array) in written:
+                loop, name = nest.loop_name(at), nest.array_name(array)
+                yield f"bounds of loop {loop} in {name} cannot be checked before it"
 
-    def _ascending(self) -> Iterator[str]:
-        """Conditions under which the offsets of rows ascend as far as they are read."""
+    def _contents(self) -> Iterator[str]:
+        """Conditions under which the offsets of rows ascend as far as they are read, and other
+        bounds are in their range."""
+        for nest, _, bounds in self._bounded():
+            array, pointer = nest.arrays[bounds], self._argument(nest, bounds)
+            most = values_of(array)[1]
+            yield f"embeddb_within_{array.dtype}({pointer}, {array.elements}, {most})"
         for nest, at in self._rows():
             offsets = nest.loops[at].lower.of
             assert offsets is not None
@@ -392,4 +431,4 @@ class _Place:
             if not self._inside(names.lines[at]):
                 name, rank = names.own_names[at], len(arrays[at].shape)
                 yield f"sizeof({name}{'[0]' * rank}) == {DTYPES[arrays[at].dtype]}"
-        yield from dict.fromkeys(self._ascending())
+        yield from dict.fromkeys(self._contents())

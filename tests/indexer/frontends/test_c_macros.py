@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from embeddb.core.errors import NestError
-from indexer.frontends import read_nests
+from indexer.frontends import read_c_file, read_nests
 
 SIGNATURE = "void k(int n, DATA_TYPE POLYBENCH_2D(A,N,N,n,n), double x[N])"
 PLAIN = "double A[N][N], x[N];\nvoid k(int n)"
@@ -82,3 +82,14 @@ def test_what_the_preprocessor_writes_is_read(tmp_path: Path) -> None:
     plain = program(tmp_path, PLAIN, "x[i] = x[i] + 2.0 * sqrt(A[i][i]);")
     (same,) = read_nests(plain)
     assert (nest.loops, nest.body) == (same.loops, same.body)
+
+
+def test_a_size_of_a_fill_is_present(tmp_path: Path) -> None:
+    path = program(
+        tmp_path, f"#pragma embeddb fill c below:LIM\nint c[N];\n{PLAIN}", "x[c[i]] = 1;"
+    )
+    _, read, extraction = read_c_file(path, defines={"LIM": 4})
+    assert "below:4" in {array.fill for array in extraction.nests[0].arrays}
+    read.check_defined(["LIM"], "k.c")
+    with pytest.raises(NestError, match="has no macro or size LIMIT"):
+        read.check_defined(["LIMIT"], "k.c")

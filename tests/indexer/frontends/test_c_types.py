@@ -34,7 +34,7 @@ def nests(folder: Path, scop: str) -> list[Nest]:
     [
         (LOOP + "J[i] = (unsigned char)I[i];", "cast to a smaller type"),
         (LOOP + "A[i] = (short)(I[i] * 100);", "cast to a smaller type"),
-        (LOOP + "J[i] = (int)L[i];", "cast to a smaller type"),
+        (LOOP + "J[i] = (int)L[i] * 2;", "cast to a smaller type"),
         (LOOP + "A[(unsigned char)I[i]] = 1;", "not affine"),
         (LOOP + "B[i] = (float)A[i];", "rounds"),
         (LOOP + "B[i] = sqrtf(A[i]);", "use that of doubles"),

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import count, islice, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NestError, NothingFound, UsageError
-from embeddb.core.pattern import Pattern
 from embeddb.core.wording import plural
 from embeddb.nests.check import canonical_schedule
 from embeddb.nests.counters import SOURCES
@@ -24,6 +23,7 @@ from embeddb.platforms.platform import load_platform, space_of
 from embeddb.ui.cli.arguments import (
     database_to_fill,
     defined,
+    extracted,
     machine_here,
     number_option,
     open_database,
@@ -40,9 +40,6 @@ from embeddb.ui.cli.workload_text import (
     listing,
     loop_words,
 )
-
-if TYPE_CHECKING:
-    from indexer.frontends.tree import Extraction
 
 
 @click.command("import")
@@ -122,29 +119,13 @@ def _read(
             )
         for matrix in matrices:
             alone = len(files) + len(dace) == 1
-            extracted = _extracted(file, constants, matrix, alone=alone)
-            if not extracted.nests:
-                raise NestError("has no loop nest", where=file, hint="; ".join(extracted.notes))
-            nests += extracted.nests
-            lines |= {n.id: at for n, at in zip(extracted.nests, extracted.lines, strict=False)}
-            notes += [f"{file}: {line}" for line in extracted.notes]
+            found = extracted(file, constants, matrix, alone=alone)
+            if not found.nests:
+                raise NestError("has no loop nest", where=file, hint="; ".join(found.notes))
+            nests += found.nests
+            lines |= {n.id: at for n, at in zip(found.nests, found.lines, strict=False)}
+            notes += [f"{file}: {line}" for line in found.notes]
     return nests, notes, lines
-
-
-def _extracted(
-    file: str, constants: dict[str, int], matrix: Pattern | None, *, alone: bool
-) -> Extraction:
-    """The nests of a file. A file of C that is `alone` must know every constant.
-
-    Raises: NestError.
-    """
-    from indexer.frontends import extract, read_c_file
-
-    if not file.endswith(".c"):
-        return extract(file, defines=constants, matrix=matrix)
-    _, read, extraction = read_c_file(file, defines=constants, matrix=matrix)
-    read.check_defined(constants if alone else (), file)
-    return extraction
 
 
 def _import_document(nest: Nest, lines: Mapping[str, tuple[int, int]]) -> dict[str, object]:
@@ -221,11 +202,11 @@ def _of_file(place: str, name: str, defines: tuple[str, ...], index_matrix: str)
         hint = f"embeddb nest import DB --dace {place}"
         raise NestError("a Python program must be run to be read", where=place, hint=hint)
     (matrix,) = read_matrices([index_matrix] if index_matrix else [])
-    extracted = _extracted(place, defined(defines), matrix, alone=True)
-    fits = [nest for nest in extracted.nests if name in ("", nest.name, nest.id)]
+    found = extracted(place, defined(defines), matrix, alone=True)
+    fits = [nest for nest in found.nests if name in ("", nest.name, nest.id)]
     if len(fits) == 1:
         return fits[0]
-    lines = zip_longest(extracted.nests, extracted.lines[: len(extracted.nests)])
+    lines = zip_longest(found.nests, found.lines[: len(found.nests)])
     names = ", ".join(
         f"{nest.name} ({lines_words(at)})" if at else nest.name for nest, at in islice(lines, 20)
     )
@@ -357,7 +338,6 @@ def requested_nests(
     Raises: UsageError for an unknown program or size; NestError and MatrixError for a file that
     cannot be read.
     """
-    from indexer.frontends import read_nests
     from indexer.programs import SIZES, nests_of, program_names
 
     chosen = sizes or ("medium",)
@@ -373,7 +353,9 @@ def requested_nests(
     for program in programs or tuple(program_names()):
         if Path(program).is_file():
             nests = [
-                n for one in patterns for n in read_nests(program, defines=constants, matrix=one)
+                n
+                for one in patterns
+                for n in extracted(program, constants, one, alone=len(programs) == 1).nests
             ]
         elif matrices and program in program_names():
             nests = [n for one in patterns for n in nests_of(program, constants, matrix=one)]

@@ -196,6 +196,8 @@ def test_a_c_program_is_written_whole(
     code, said = emitted([db, str(program), *ASK, "--emit", str(out)], capsys)
     assert code == 0 and [path.name for path in tmp_path.glob("out*")] == ["out.c"]
     assert said.count(f"{out}: two_") == 2 and "nest_two_1(" in out.read_text()
+    code, said = emitted([db, str(program), *ASK, "-D", "n=3", "--emit", str(out)], capsys)
+    assert code == 1 and "has no macro or size n" in said
     code, said = emitted([db, str(program), *ASK, "--emit", str(program)], capsys)
     assert code == 2 and program.read_text() == PROGRAM
 

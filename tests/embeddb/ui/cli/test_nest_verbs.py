@@ -148,6 +148,7 @@ def test_show_as_a_schedule(file: str, capsys: pytest.CaptureFixture[str]) -> No
         (("show", "{file}"), 2, "has 6 nests"),
         (("show", "{file}", "nobody"), 3, "no nest 'nobody'"),
         (("show", "{folder}/g.c", "-D", "n=3"), 1, "has no macro or size n (-D sets one of N)"),
+        (("measure", "{db}", "{folder}/g.c", "-D", "n=3"), 1, "has no macro or size n"),
         (("show", "{db}"), 2, "which nest of"),
         (("show", "{db}", "nobody"), 1, "no pattern of that name"),
         (("show", "{folder}/p.py", "x"), 1, "must be run to be read"),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from embeddb.kernels.build import compiler
 from embeddb.nests.check import canonical_schedule
+from embeddb.nests.nest import Nest
+from embeddb.nests.schedule import Schedule
 from indexer.frontends import read_c_file
 from indexer.runners.nest_code.in_place import Tuned, program_in_place
 
@@ -186,17 +189,25 @@ KEPT = {
 }
 
 
-def written(folder: Path, source: str, **given: int) -> tuple[Path, str, list[str]]:
+def written(
+    folder: Path, source: str, settings: Mapping[str, object] | None = None, **given: int
+) -> tuple[Path, str, list[str]]:
     path = folder / "p.c"
     path.write_text(source)
     text, read, found = read_c_file(path, defines=given)
     tuned = [
-        Tuned(nest, lines, canonical_schedule(nest), "predicted: 2.00x")
+        Tuned(nest, lines, schedule(nest, settings or {}), "predicted: 2.00x")
         for nest, lines in zip(found.nests, found.lines, strict=True)
     ]
     made, kept = program_in_place(text, path.name, read, tuned, found.partial)
     (folder / "q.c").write_text(made)
     return folder / "q.c", made, kept
+
+
+def schedule(nest: Nest, settings: Mapping[str, object]) -> Schedule:
+    """The canonical schedule with other settings."""
+    config = {**canonical_schedule(nest).config, **settings}
+    return Schedule.of(config, nest.depth)
 
 
 def output(source: Path, *flags: str, words: tuple[str, ...] = ()) -> str:
@@ -258,8 +269,9 @@ def test_a_size_that_the_file_sets_again_is_refused(tmp_path: Path) -> None:
     _, made, kept = written(tmp_path, source, N=96)
     assert "line 1 defines N as 48, not 96: put #ifndef N around" in kept[0]
     assert "nest_p(" not in made
-    _, made, kept = written(tmp_path, source, N=48)
-    assert not kept and "nest_p(" in made
+    for same in ("48", "0x30", "(060)", "48u"):
+        _, made, kept = written(tmp_path, source.replace("48", same), N=48)
+        assert not kept and "nest_p(" in made
 
 
 def test_order_of_rows_is_checked_only_where_it_matters(tmp_path: Path) -> None:
@@ -283,3 +295,59 @@ def test_lines_keep_their_numbers(tmp_path: Path) -> None:
             numbers.append((number, line))
     assert len(numbers) == 2
     assert all(plain[at - 1] == line for at, line in numbers)
+
+
+def counted(made: str, source: Path) -> None:
+    """Make the program print a line before each call of a nest."""
+    assert "        nest_p(" in made
+    source.write_text(made.replace("        nest_p(", '        puts("tuned"); nest_p('))
+
+
+@pytest.mark.gcc
+@needs_gcc
+@pytest.mark.parametrize(("ascend", "calls"), [(True, 2), (False, 0)])
+def test_rows_that_ascend_run_as_scheduled(ascend: bool, calls: int, tmp_path: Path) -> None:
+    text = REPLACED["rows in any order"]
+    if ascend:
+        text = text.replace("row[i] = (i % 2) * N;", "row[i] = i / 2;")
+    source, made, _ = written(tmp_path, text)
+    assert "embeddb_ascends_i32(" in made
+    counted(made, source)
+    assert output(source) == "tuned\n" * calls + output(tmp_path / "p.c")
+
+
+def test_the_check_of_rows_has_no_early_exit(tmp_path: Path) -> None:
+    _, made, _ = written(tmp_path, REPLACED["rows in any order"])
+    check = made[made.index("static int embeddb_ascends_i32") :].split("\n}\n")[0]
+    assert check.count("return") == 1 and "omp parallel for simd reduction(| : bad)" in check
+
+
+BLOCKED = (
+    "for (int i = 0; i < N - 1; i++)\n  for (int t = 0; t < N; t++)\n"
+    "    for (int k = row[i]; k < row[i + 1]; k++)\n      B[i][t] += k < 10 ? D[k] : a[t][k];"
+)
+
+
+@pytest.mark.gcc
+@needs_gcc
+@pytest.mark.parametrize("pack", ["none", "read2"])
+@pytest.mark.parametrize(("last", "calls"), [(10, 2), (36, 0)])
+def test_blocks_rest_on_bounds_that_are_checked(
+    pack: str, last: int, calls: int, tmp_path: Path
+) -> None:
+    """D has 10 elements, so that `row` is read as offsets up to 10."""
+    text = program("", BLOCKED).replace("double total,", "double D[10] = {2, 3, 5}, total,")
+    text = text.replace("row[i] = (i % 2) * N;", f"row[i] = i * {last} / (N - 1);")
+    tiles = {"tile_1": 4, "tile_2": 16, "pack": pack}
+    source, made, _ = written(tmp_path, text, tiles)
+    assert "embeddb_within_i32((int32_t *)row, 41, 10)" in made
+    assert ("packed[" in made) == (pack != "none")
+    counted(made, source)
+    assert output(source) == "tuned\n" * calls + output(tmp_path / "p.c")
+
+
+def test_bounds_of_blocks_that_the_scop_sets_are_not_checked(tmp_path: Path) -> None:
+    scop = "for (int i = 0; i < N; i++)\n  row[i] = i;\n" + BLOCKED
+    text = program("", scop).replace("double total,", "double D[10], total,")
+    _, _, kept = written(tmp_path, text, {"tile_1": 4})
+    assert "bounds of loop k in row cannot be checked before it" in kept[0]
