@@ -2,7 +2,7 @@
 
 On those a second thread of BLAS gains little, and on a machine with other work, or in a container
 whose quota is smaller than its processors, threads wait for each other by spinning: answers by a
-process took up to ten times as long (docs/explanation/decisions.md#one-blas-thread).
+process took three times as long (docs/explanation/decisions.md#one-blas-thread).
 """
 
 from __future__ import annotations

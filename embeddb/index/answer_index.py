@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.blas import one_thread
 from embeddb.core.config import Op
 from embeddb.index.conversion import PreparationTable
 from embeddb.index.fit import FitInput, FitNote
@@ -78,6 +79,7 @@ class AnswerIndex:
     _viewing: AbstractContextManager[Any] = field(default_factory=RLock, init=False, repr=False)
 
     @classmethod
+    @one_thread()
     def build(
         cls, inputs: FitInput, *, scope: str, held_out: bool = True, note: FitNote | None = None
     ) -> AnswerIndex:

@@ -119,12 +119,12 @@ def _read(
             )
         for matrix in matrices:
             alone = len(files) + len(dace) == 1
-            found = extracted(file, constants, matrix, alone=alone)
-            if not found.nests:
-                raise NestError("has no loop nest", where=file, hint="; ".join(found.notes))
-            nests += found.nests
-            lines |= {n.id: at for n, at in zip(found.nests, found.lines, strict=False)}
-            notes += [f"{file}: {line}" for line in found.notes]
+            program = extracted(file, constants, matrix, alone=alone)
+            if not program.nests:
+                raise NestError("has no loop nest", where=file, hint="; ".join(program.notes))
+            nests += program.nests
+            lines |= {n.id: at for n, at in zip(program.nests, program.lines, strict=False)}
+            notes += [f"{file}: {line}" for line in program.notes]
     return nests, notes, lines
 
 
@@ -202,11 +202,11 @@ def _of_file(place: str, name: str, defines: tuple[str, ...], index_matrix: str)
         hint = f"embeddb nest import DB --dace {place}"
         raise NestError("a Python program must be run to be read", where=place, hint=hint)
     (matrix,) = read_matrices([index_matrix] if index_matrix else [])
-    found = extracted(place, defined(defines), matrix, alone=True)
-    fits = [nest for nest in found.nests if name in ("", nest.name, nest.id)]
+    program = extracted(place, defined(defines), matrix, alone=True)
+    fits = [nest for nest in program.nests if name in ("", nest.name, nest.id)]
     if len(fits) == 1:
         return fits[0]
-    lines = zip_longest(found.nests, found.lines[: len(found.nests)])
+    lines = zip_longest(program.nests, program.lines[: len(program.nests)])
     names = ", ".join(
         f"{nest.name} ({lines_words(at)})" if at else nest.name for nest, at in islice(lines, 20)
     )
