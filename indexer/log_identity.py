@@ -81,16 +81,16 @@ def _key(run: Run) -> int:
 def copies_of(store: Store, runs: Sequence[Run]) -> dict[str, int]:
     """Number of the first `runs` of a new log that equal a stored one in workload, operation,
     instance, configuration and time, by its campaign; only where nine in ten do."""
-    places = list(dict.fromkeys((r.platform, r.op, r.pattern_id) for r in runs))[:_MOST_PLACES]
-    stored: dict[tuple[Any, ...], str] = {}
+    places = set(list(dict.fromkeys((r.platform, r.op, r.pattern_id) for r in runs))[:_MOST_PLACES])
+    stored: dict[tuple[Any, ...], set[str]] = {}
     for place in places:
         for run in store.runs(*place):
-            stored[(*place, run.config, _digits(run))] = run.campaign
-    compared = [r for r in runs if (r.platform, r.op, r.pattern_id) in set(places)]
+            stored.setdefault((*place, run.config, _digits(run)), set()).add(run.campaign)
+    compared = [r for r in runs if (r.platform, r.op, r.pattern_id) in places]
     there = Counter(
         campaign
         for r in compared
-        if (campaign := stored.get((r.platform, r.op, r.pattern_id, r.config, _digits(r))))
+        for campaign in stored.get((r.platform, r.op, r.pattern_id, r.config, _digits(r)), ())
     )
     enough = max(_LEAST_COPIED, _COPIED * len(compared))
     return {campaign: count for campaign, count in there.items() if count >= enough}

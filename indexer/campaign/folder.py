@@ -102,12 +102,10 @@ def nothing_ran(campaign: Campaign, place: str = "DB") -> InputError:
     (((status, error), count),) = done.reasons.most_common(1)
     why = f"{status}: {error}" if error else status
     words = f"{shlex.quote(place)} {shlex.quote(str(campaign.folder))}"
-    file = " --platform FILE" if campaign.platform.command else ""
     return InputError(
         f"all {done.measured} samples so far failed, {count} of them alike: {why}",
         where=str(campaign.folder),
-        hint=f"see `embeddb campaign status {words}`; after a repair run `adopt` again as before, "
-        f"or `embeddb campaign resume {words}{file} --again {','.join(sorted(done.statuses))}`",
+        hint=f"see `embeddb campaign status {words}`; after a repair run `adopt` again as before",
     )
 
 

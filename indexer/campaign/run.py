@@ -109,15 +109,18 @@ class CampaignJob:
         if self.try_default and not campaign.progress().statuses["ok"]:
             self._try_default(tasks)
         campaign.killed.clear()
-        self._measure(tasks, platform)
+        stopped = self._measure(tasks, platform)
         before: dict[tuple[Task, int], ProgramKilled] = {}
-        while campaign.killed and campaign.killed != before:
+        while stopped or (campaign.killed and campaign.killed != before):
             before = dict(campaign.killed)
-            self._refuse_broken()
-            self._measure([task for task in tasks if campaign.missing(task)], platform)
+            if campaign.killed:
+                self._refuse_broken()
+            rest = [t for t in tasks if not campaign.is_stored(self.db, t)]
+            stopped = self._measure(rest, platform)
 
-    def _measure(self, tasks: Sequence[Task], platform: Platform) -> None:
-        """Measure and store tasks, until programs are killed several times in a row."""
+    def _measure(self, tasks: Sequence[Task], platform: Platform) -> bool:
+        """Measure and store tasks; True if programs were killed several times in a row before the
+        end."""
         campaign, in_a_row = self.campaign, 0
         done = campaign.progress()
         what = "measure again" if campaign.settling_rounds else "measure"
@@ -131,10 +134,11 @@ class CampaignJob:
                 self.progress(what, done.measured, done.points)
                 in_a_row = in_a_row + 1 if status in (KILLED, GIVEN_UP) else 0
                 if in_a_row == _KILLED_IN_A_ROW:
-                    return
+                    return True
             if missing:
                 self._note_state(task)
             campaign.store(self.db, task, pattern, platform)
+        return False
 
     def _refuse_broken(self) -> None:
         """Run what should run, without recording it. Raises: ProgramKilled, the first that is held

@@ -63,6 +63,8 @@ def test_a_log_saved_in_another_way_is_named(tmp_path: Path, saved: Callable[[Pa
     report = read(store, saved(tmp_path / "b.log"))
     assert report.copies == {"csv:a.csv": len(TIMES)} and report.added == len(TIMES)
     assert read(store, tmp_path / "b.log").copies == {}, "named once"
+    third = read(store, log(tmp_path / "c.csv", ALL[::-1]))
+    assert set(third.copies) == {"csv:a.csv", report.campaign}
 
 
 def test_another_day_is_no_copy(tmp_path: Path) -> None:
@@ -108,7 +110,7 @@ def test_a_wrong_time_is_corrected_under_another_name(tmp_path: Path) -> None:
     assert "1 run of an earlier content of this log, not in it now" in edited
     assert "embeddb db withdraw DB --campaign csv:a.csv --yes" in edited
     copied = index(milliseconds(tmp_path / "b.csv"))
-    assert f"{len(TIMES)} rows equal to runs of csv:a.csv, to the last digit" in copied
+    assert f"{len(TIMES)} rows equal to runs of csv:a.csv, to nine digits" in copied
     withdraw("--campaign", "csv:a.csv")
     undo = "--undo --campaign csv:a.csv"
     assert f"embeddb db withdraw DB {undo} --yes` restores" in index(tmp_path / "a.csv")

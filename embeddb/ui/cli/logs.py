@@ -84,8 +84,8 @@ def show_file(report: IngestReport) -> None:
     campaign = shlex.quote(report.campaign)
     for log, copies in report.copies.items():
         say(
-            f"  {plural(copies, 'row')} equal to runs of {log}, to the last digit: if it is the "
-            f"same log, `embeddb db withdraw DB --campaign {campaign} --yes` withdraws this one"
+            f"  at least {plural(copies, 'row')} equal to runs of {log}, to nine digits: if it is "
+            f"the same log, `embeddb db withdraw DB --campaign {campaign} --yes` withdraws this one"
         )
     if report.stale:
         say(

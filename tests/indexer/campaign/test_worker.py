@@ -146,6 +146,26 @@ def test_a_program_that_is_killed_leaves_its_point_open(folder: Path) -> None:
     assert begun.open == Campaign(folder).wanted(task)[4], "it counts against the point"
 
 
+@pytest.mark.parametrize("which", ["first five", "one value"])
+def test_points_that_kill_the_program_do_not_end_a_campaign(folder: Path, which: str) -> None:
+    campaign = Campaign(folder)
+    task = campaign.tasks()[0]
+    first = {campaign.config(task.op, at) for at in campaign.wanted(task)[:5]}
+    name = campaign.plan.matrices[task.matrix].name
+
+    class Killing(LawRunner):
+        def run(self, pattern: Any, op: Any, configs: Any, **words: Any) -> Iterator[Any]:
+            for config in configs:
+                of_first = (pattern.name, str(op)) == (name, task.op) and config in first
+                if of_first if which == "first five" else config["unroll"] == 8:
+                    raise ProgramKilled("ended by SIGKILL", signal="SIGKILL", hint="")
+                yield from super().run(pattern, op, [config], **words)
+
+    done = go(folder, Database.in_memory(), Killing())
+    assert (done.measured, done.tasks_stored) == (done.points, done.tasks)
+    assert done.statuses["crash"] > 4
+
+
 def test_failures_of_workers_are_of_their_instance(folder: Path) -> None:
     class Rebuilt(LawRunner):
         def platform(self, *, threads: int = 0) -> Platform:

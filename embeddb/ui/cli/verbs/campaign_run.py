@@ -70,11 +70,9 @@ def status_verb(db: str, folder: str, agree: float, as_json: bool) -> None:
 
 
 def _stored_nothing(db: str, campaign: Campaign) -> bool:
-    """True for the missing database of a folder of `adopt`, which removes a new one in which
-    nothing was stored."""
-    path = Path(db)
-    own = path.with_name(f"{path.name}.adopt").resolve()
-    return bool(path.name) and not path.exists() and own in campaign.folder.resolve().parents
+    """True for a missing database where no point ran: `adopt` removes a new one in which nothing
+    was stored."""
+    return bool(db) and not Path(db).exists() and not campaign.progress().statuses["ok"]
 
 
 def report(campaign: Campaign, done: CampaignProgress, agree: float, *, as_json: bool) -> None:
