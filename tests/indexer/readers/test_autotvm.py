@@ -245,7 +245,7 @@ def test_content_of_another_kind_is_refused() -> None:
 
     with Database.in_memory() as db:
         board, report = load_platform("xla-cpu"), IngestReport("", "")
-        job = _Job(db.store, GOLDEN, board, Library(None), report, "autotvm:x")
+        job = _Job(db.store, GOLDEN, board, Library(None), report)
         rows = list(Wrong().rows(GOLDEN, options=ReadOptions()))
         _, rejects, _ = job._split(rows)
         assert {r.reason.partition(": ")[2] for r in rejects} == {"a kernel is no program"}
