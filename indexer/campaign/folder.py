@@ -102,10 +102,13 @@ def nothing_ran(campaign: Campaign, place: str = "DB") -> InputError:
     (((status, error), count),) = done.reasons.most_common(1)
     why = f"{status}: {error}" if error else status
     words = f"{shlex.quote(place)} {shlex.quote(str(campaign.folder))}"
+    file = " --platform FILE" if campaign.platform.command else ""
     return InputError(
         f"all {done.measured} samples so far failed, {count} of them alike: {why}",
         where=str(campaign.folder),
-        hint=f"see `embeddb campaign status {words}`; after a repair run `adopt` again as before",
+        hint=f"see `embeddb campaign status {words}`; after a repair run `adopt` again as before; "
+        f"a campaign of `campaign plan` goes on by `embeddb campaign resume {words}{file} "
+        f"--again {','.join(sorted(done.statuses))}`",
     )
 
 

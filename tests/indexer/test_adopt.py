@@ -196,6 +196,7 @@ def test_if_the_default_fails_it_stops_and_goes_on_after_a_repair(
         assert "all 3 samples so far failed, 3 of them alike: crash: no such file" in error
         assert f"`embeddb campaign status {words[1]} {folder}`" in error
         assert "after a repair run `adopt` again as before" in error
+        assert f"`embeddb campaign resume {words[1]} {folder} --again crash`" in error
         assert len(runner[0].asked) == 3
     assert run_verb(["campaign", "status", words[1], folder]) == 0
     assert "3 crash: no such file" in capsys.readouterr().out
