@@ -2,7 +2,7 @@
 
 On those a second thread of BLAS gains little, and on a machine with other work, or in a container
 whose quota is smaller than its processors, threads wait for each other by spinning: answers by a
-process took three times as long (docs/explanation/decisions.md#one-blas-thread).
+process took 2.5 times as long (docs/explanation/decisions.md#one-blas-thread).
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
 _FIRST = Lock()
-#: Modules that load a BLAS of their own.
-_LOADERS = ("numpy", "scipy.linalg", "faiss")
 
 
 @contextmanager
@@ -31,16 +29,16 @@ def one_thread() -> Iterator[None]:
         yield
         return
     try:
-        loaded = tuple(name in sys.modules for name in _LOADERS)
-        with _controller(loaded).limit(limits=1):
+        with _controller(len(sys.modules)).limit(limits=1):
             yield
     finally:
         _FIRST.release()
 
 
-@lru_cache(maxsize=8)
-def _controller(loaded: tuple[bool, ...]) -> ThreadpoolController:
-    """The BLAS libraries of a process in which these of `_LOADERS` are loaded."""
+@lru_cache(maxsize=1)
+def _controller(_modules: int) -> ThreadpoolController:
+    """The BLAS libraries of this process, looked up again (3 ms) once further modules are loaded,
+    which may bring their own."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="blas")
