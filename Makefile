@@ -66,9 +66,9 @@ sanitize: $(VENV)/.installed-dev
 	PYTHONPATH=. $(BIN)/python tests/fixtures/sanitize_sweep.py --minutes $(MINUTES) --seed $(SEED)
 
 # The CUDA kernels on this machine's GPU, in at most four minutes (benchmarks/gpu/README.md); OPTIONS
-# as --matrices FOLDER.
-gpu: $(VENV)/.installed-gpu
-	$(BIN)/python benchmarks/gpu/check.py $(OPTIONS)
+# as --matrices FOLDER. `make gpu VENV=` installs nothing and takes PYTHON as it is.
+gpu: $(if $(VENV),$(VENV)/.installed-gpu)
+	$(if $(VENV),$(BIN)/python,$(PYTHON)) benchmarks/gpu/check.py $(OPTIONS)
 
 # The second backend of the learned part (docs/howto/train.md). Nothing else needs it.
 minkowski: $(VENV)/.minkowski

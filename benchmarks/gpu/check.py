@@ -22,7 +22,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 #: Modules of this folder, in the order in which they run.
-SECTIONS = ("check_kernels", "sample_times", "handle", "emitted")
+SECTIONS = ("check_kernels", "sample_times", "handle", "emitted", "handle_tests")
 #: A section has so many seconds less than it is given before it is killed.
 _GRACE_S = 5.0
 
@@ -74,11 +74,21 @@ def run_section(name: str, asked: argparse.Namespace, left_s: float) -> dict[str
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return {"ok": False, "error": f"not done within {left_s:.0f} s, killed"}
+            failed = {"ok": False, "error": f"not done within {left_s:.0f} s, killed"}
+            return {**_written(out), **failed}
         if ended.returncode == 0:
             return dict(json.loads(out.read_text()))
         last = ended.stderr.strip().splitlines()[-12:]
-        return {"ok": False, "error": f"exit status {ended.returncode}", "table": last}
+        failed = {"ok": False, "error": f"exit status {ended.returncode}", "table": last}
+        return {**_written(out), **failed}
+
+
+def _written(out: Path) -> dict[str, Any]:
+    """What a section that failed has written; it may be half a file."""
+    try:
+        return dict(json.loads(out.read_text()))
+    except (OSError, ValueError):
+        return {}
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ from indexer.runners.base import RunOptions
 from indexer.runners.cuda import CudaRunner
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "gpu"
+#: The GPU of the shipped runs.
+SHIPPED_GPU = "NVIDIA H200"
 OPS = ("spmm:32", "spmm:128", "spmm:512", "spmv", "sddmm:32", "sddmm:128")
 _MATRICES, _CONFIGS, _MOST_ENTRIES = 6, 18, 6_000_000
 #: Median seconds of the shipped runs, by operation and configuration, of one matrix.
@@ -56,13 +58,18 @@ def section(options: Options) -> dict[str, Any]:
 
 def chosen_matrices(folder: Path, count: int) -> dict[str, Pattern]:
     """Some matrices of the folder that ran, of evenly spread size."""
-    with (RESULTS / "patterns.csv").open(newline="") as file:
-        entries = {row["matrix"]: int(row["entries"]) for row in csv.DictReader(file)}
+    entries = known_entries()
     files = {matrix_name(file): file for file in matrix_files(folder)}
     names = [name for name in files if 0 < entries.get(name, 0) <= _MOST_ENTRIES]
     names.sort(key=lambda name: (entries[name], name))
     at = np.unique(np.linspace(0, len(names) - 1, min(count, len(names))).round().astype(int))
     return {names[i]: read_pattern(files[names[i]]) for i in at}
+
+
+def known_entries() -> dict[str, int]:
+    """Entries of the matrices that ran, by name."""
+    with (RESULTS / "patterns.csv").open(newline="") as file:
+        return {row["matrix"]: int(row["entries"]) for row in csv.DictReader(file)}
 
 
 def shipped_runs(names: Iterable[str]) -> dict[str, Shipped]:
@@ -138,7 +145,9 @@ def timed(
 
 def summary(rows: list[dict[str, Any]], facts: dict[str, str]) -> dict[str, Any]:
     statuses = Counter(row["status"] for row in rows)
-    failures = [row for row in rows if row["status"] != "ok"]
+    # How many registers a kernel needs, and so what is invalid, depends on the architecture.
+    fine = {"ok"} if facts.get("gpu") == SHIPPED_GPU else {"ok", "invalid"}
+    failures = [row for row in rows if row["status"] not in fine]
     reasons = [f"{r['status']} {r['matrix']} {r['op']} {r['config']}" for r in failures]
     groups = {"all": rows}
     for op in dict.fromkeys(row["op"] for row in rows):

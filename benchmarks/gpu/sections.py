@@ -19,17 +19,22 @@ from embeddb.core.errors import EmbeddbError
 
 @dataclass(frozen=True)
 class Options:
-    """`seconds` from now on are left for the section; `matrices`: a folder of matrix files;
-    `emulate`: a little of everything, on the CPU."""
+    """`seconds` from now on are left for the section; `matrices`: a folder of matrix files; `out`:
+    the file of the result; `emulate`: a little of everything, on the CPU."""
 
     seconds: float
     matrices: Path
+    out: Path
     emulate: bool
     _begun: float = field(default_factory=time.monotonic)
 
     @property
     def left_s(self) -> float:
         return self.seconds - (time.monotonic() - self._begun)
+
+    def keep(self, result: dict[str, Any]) -> None:
+        """Write the result so far, which counts if the section is killed later."""
+        self.out.write_text(json.dumps(result))
 
 
 def run(section: Callable[[Options], dict[str, Any]]) -> None:
@@ -40,8 +45,9 @@ def run(section: Callable[[Options], dict[str, Any]]) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--emulate", action="store_true")
     asked = parser.parse_args()
+    options = Options(asked.seconds, asked.matrices, asked.out, asked.emulate)
     try:
-        result = section(Options(asked.seconds, asked.matrices, asked.emulate))
+        result = section(options)
     except EmbeddbError as error:
         result = {"ok": False, "error": str(error)}
-    asked.out.write_text(json.dumps(result))
+    options.keep(result)

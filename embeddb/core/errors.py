@@ -117,5 +117,9 @@ class StoreCorrupt(StoreError):
     """The data file is damaged; nothing was changed."""
 
 
+class MissingKindWarning(UserWarning):
+    """Stored runs are left out: their kind of workload is a plug-in that is not here."""
+
+
 class StoreVersion(StoreError):
     """The database was written with another schema version."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError, UsageError
 from embeddb.emit.library import checked_prefix, filled
-from embeddb.kernels.accuracy import kernel_error, may_jump, needs_positive
+from embeddb.kernels.accuracy import LARGE, kernel_error, may_jump, needs_positive, takes_large
 from embeddb.kernels.emitter import INCLUDES, TOOLS, signature, timed
 from embeddb.kernels.tiles.expressions import C_TYPES
 from embeddb.kernels.tiles.generate import PRELUDE, arguments, c_function, flags
@@ -109,6 +109,7 @@ class TileLibrary:
         return {
             "TOOLS": "\n".join([*(f"#include <{name}>" for name in INCLUDES[1:]), "", TOOLS]),
             "UNTILED": self._run(f"{self.prefix}_untiled"),
+            "EXACT": self._run(f"{self.prefix}_exact"),
             "TOLERANCE": repr(_MARGIN * kernel_error(self.kernel)),
             "BODY": "\n".join(f"    {line}" if line else "" for line in self._main()),
         }
@@ -124,6 +125,8 @@ class TileLibrary:
                 continue
             yield f"for (uint64_t x = 0; x < {shape.elements}; x++)"
             yield f"    {name}[x] = ({c})({self._number(shape.dtype, name[1:])});"
+            if takes_large(kernel, shape):
+                yield f"{name}[0] = -{LARGE}, {name}[{shape.elements - 1}] = {LARGE};"
         tests = [(name, at) for name, at in self._named() if name.startswith("o")]
         inputs = [name for name, _ in self._named() if name.startswith("p")]
         calls = {}
@@ -134,6 +137,7 @@ class TileLibrary:
             yield f"void *{function}_room = room({function}_scratch() + 1);"
             calls[function] = f"{function}_run({', '.join([*inputs, *outputs])}, {function}_room);"
             yield calls[function]
+        yield calls[f"{p}_untiled"].replace(f"{p}_untiled_run", f"{p}_exact_run")
         yield "int failed = 0;"
         for name, at in tests:
             yield from _compared(name, kernel.operations[at].shape.elements, may_jump(kernel))

@@ -126,10 +126,12 @@ def without_compiler() -> str:
 def too_costly(op: Op, choice: Choice, matrix: Matrix, options: CompileOptions) -> str:
     """Reason not to use the chosen kernel; empty if it is used."""
     calls = options.calls
-    if options.build or is_built(Config(choice.config), op):
+    if is_built(Config(choice.config), op):
         return ""
     if cpu_build.compiler() is None:
         return without_compiler()
+    if options.build:
+        return ""
     if options.build is False:
         return "the kernel is not built, and build=False"
     if calls is None:
@@ -262,18 +264,23 @@ def _on_one(team: Config) -> Config:
     return Config({**serial, "threads": "one"})
 
 
-def alone(choice: Choice) -> Choice:
-    """The choice with its configurations on one thread."""
-    first, *others = (
-        dict(one_thread(Config(one))) for one in (choice.config, choice.default, *choice.others)
-    )
+def alone(choice: Choice, op: Op, matrix: Matrix) -> Choice:
+    """The choice with its configurations on one thread; the static best one in place of a first
+    whose loops need several."""
+    named = (choice.config, choice.default, *choice.others)
+    first, default, *others = (dict(one_thread(Config(one))) for one in named)
+    others = [one for one in others if one.get("threads") != "all"]
     note = "one thread: other programs keep the processors busy"
+    if first.get("threads") == "all":
+        note = f"not {Config(first)}: it needs several threads, but other programs keep them busy"
+        usual = usual_config(op, matrix)
+        first = default if usual is None else dict(one_thread(usual))
+        about = {"source": "best on average on one thread", "sure": ""}
+        choice = msgspec.structs.replace(choice, gain=None, break_even=0.0, **about)
+    elif (first, default) == named[:2]:
+        return msgspec.structs.replace(choice, others=others)
     return msgspec.structs.replace(
-        choice,
-        config=first,
-        default=others[0],
-        others=others[1:],
-        warnings=[*choice.warnings, note],
+        choice, config=first, default=default, others=others, warnings=[*choice.warnings, note]
     )
 
 
@@ -289,8 +296,9 @@ def crowded() -> bool:
 
 @lru_cache(maxsize=1)
 def _busy(_second: int) -> bool:
-    """True if the load average exceeds the number of processors; read once a second, since it is an
-    average over a minute, and reading it takes as long as a small product."""
+    """True if the load average exceeds 1.25 times the number of processors by 0.5; read once a
+    second, since it is an average over a minute, and reading it takes as long as a small product.
+    """
     try:
         return os.getloadavg()[0] > 1.25 * (os.cpu_count() or 1) + 0.5
     except OSError:

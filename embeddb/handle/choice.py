@@ -54,6 +54,11 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     answer: str = ""
     format: str = _FORMAT
 
+    @property
+    def gain_origin(self) -> str:
+        """`measured`, on this machine, or `expected`."""
+        return "measured" if "measured " in self.source else "expected"
+
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
@@ -173,7 +178,7 @@ def _queried(
         op=op,
         k=target.count,
         exact=target.exact,
-        calls=math.inf if options.calls is None else options.calls,
+        calls=math.inf if options.calls is None else max(options.calls, 1),
         reproducible=options.reproducible,
     )
     first = recommendation.first

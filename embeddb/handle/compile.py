@@ -146,7 +146,7 @@ def _answered(matrix: Matrix, op: Op, db: Database | str | Path, options: Compil
         return _unasked(matrix, op, None, note, options)
     choice = query_choice(matrix.pattern, op, db, options, cpu_target())
     if crowded() and options.calls is not None:
-        choice = alone(choice)
+        choice = alone(choice, op, matrix)
     if options.seconds > 0:
         choice = _measured(matrix, op, choice, options)
     if note := too_costly(op, choice, matrix, options):

@@ -15,7 +15,7 @@ from embeddb.core.errors import EmbeddbError, RunnerUnavailable, UsageError
 from embeddb.handle.cuda_choice import Chosen, choose, warn
 from embeddb.handle.cuda_matrix import OrderedCsr, csr_of
 from embeddb.handle.operators import PURPOSES, Products, Quick, is_followed
-from embeddb.kernels.cuda.device import Device, gpu
+from embeddb.kernels.cuda.device import Device, DeviceError, gpu
 from embeddb.kernels.cuda.forms import Csr
 from embeddb.kernels.cuda.nvrtc import CompileFailed
 from embeddb.kernels.cuda.product import Product
@@ -57,21 +57,13 @@ class CudaProducts(Products):
         self._chosen_by: dict[str, Chosen] = dict(chosen or {})
         self._name = "asked" if self._two else "along"
         self._chosen(self._name)
+        if self._back is not None:  # also of a copy, which has nothing to choose
+            self._settle()
 
     @classmethod
     def of(cls, matrix: torch.Tensor, wanted: Wanted, device: Device | None = None) -> CudaProducts:
         """Products with a tensor. Raises: UsageError for one that is no supported sparse matrix."""
-        if device is None and matrix.device.type == "cuda":
-            try:
-                device = gpu(matrix.device.index or 0)
-            except EmbeddbError as error:
-                warn(str(error))
-        with torch.cuda.device(matrix.device) if matrix.device.type == "cuda" else nullcontext():
-            try:
-                return cls(csr_of(matrix, device), wanted, device)
-            except (CompileFailed, RunnerUnavailable) as error:
-                warn(str(error))
-                return cls(csr_of(matrix), wanted, None)
+        return or_by_torch(matrix, device, lambda runs: cls(csr_of(matrix, runs), wanted, runs))
 
     def __copy__(self) -> CudaProducts:
         with self._lock:
@@ -173,6 +165,10 @@ class CudaProducts(Products):
         return call
 
     def update(self, values: torch.Tensor) -> None:
+        with self._guard():
+            self._update(values)
+
+    def _update(self, values: torch.Tensor) -> None:
         if values.layout is not torch.strided:
             other = csr_of(values, self._runs)
             same = other.csr.shape == self.shape and other.csr.nnz == self.nnz
@@ -368,6 +364,24 @@ def _rebuilt(
     matrix: torch.Tensor, order: torch.Tensor | None, alone: bool, wanted: Wanted
 ) -> CudaProducts:
     """Products that were pickled, on the GPU of the same number."""
-    device = gpu(matrix.device.index or 0) if matrix.device.type == "cuda" else None
-    ordered = csr_of(matrix)
-    return CudaProducts(OrderedCsr(ordered.csr, order, alone), wanted, device)
+    ordered = OrderedCsr(csr_of(matrix).csr, order, alone)
+    return or_by_torch(matrix, None, lambda runs: CudaProducts(ordered, wanted, runs))
+
+
+def or_by_torch(
+    matrix: torch.Tensor, device: Device | None, make: Callable[[Device | None], CudaProducts]
+) -> CudaProducts:
+    """Products made for a device, or for the matrix's GPU; for torch alone, with a warning, where
+    kernels cannot run."""
+    on_gpu = matrix.device.type == "cuda"
+    if device is None and on_gpu:
+        try:
+            device = gpu(matrix.device.index or 0)
+        except (EmbeddbError, DeviceError) as error:
+            warn(str(error))
+    with torch.cuda.device(matrix.device) if on_gpu else nullcontext():
+        try:
+            return make(device)
+        except (CompileFailed, DeviceError, RunnerUnavailable) as error:
+            warn(str(error))
+            return make(None)

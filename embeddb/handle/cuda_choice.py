@@ -21,12 +21,13 @@ from embeddb.core.errors import (
     MissingDependency,
     NothingFound,
     RunnerUnavailable,
+    SpaceError,
     UsageError,
 )
 from embeddb.core.pattern import Pattern
 from embeddb.handle.choice import Choice, CompileOptions, Target, preparing_s, query_choice
 from embeddb.kernels.cuda.device import Device, DeviceError
-from embeddb.kernels.cuda.forms import Csr
+from embeddb.kernels.cuda.forms import Csr, Form
 from embeddb.kernels.cuda.nvrtc import CompileFailed
 from embeddb.kernels.cuda.plan import SIZES, Plan, fit, identity_of, instance_of, plan
 from embeddb.kernels.cuda.product import bind
@@ -78,34 +79,36 @@ class Compute(Protocol):
     def with_values(self, values: torch.Tensor) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class TorchProduct:
     """torch's own kernels, which need no preparation. SpMM in 16 bits is computed in float32: the
-    algorithms of cuSPARSE that torch calls round partial sums of long rows to 16 bits."""
+    algorithms of cuSPARSE that torch calls round partial sums of long rows to 16 bits.
 
-    csr: Csr
-    op: Op
-    _matrix: list[torch.Tensor] = field(default_factory=list)
+    `form` holds the tensors beside the CSR matrix. They are complete with the product, which calls
+    from several threads and streams may use.
+    """
+
+    def __init__(self, csr: Csr, op: Op) -> None:
+        self.csr, self.op = csr, op
+        self._matrix: torch.Tensor | None = None
+        whole, sampled = csr.values.dtype in _WHOLE, op.name == "sddmm"
+        if sampled and not whole:
+            self.form = Form({"rows": csr.rows})
+            return
+        wide = csr.values if whole else csr.values.float()
+        parts = csr.ptr, csr.idx, torch.zeros_like(wide) if sampled else wide
+        self.form = Form({"val": parts[2]})
+        self._matrix = torch.sparse_csr_tensor(*parts, csr.shape, check_invariants=False)
 
     def __call__(self, b: torch.Tensor, x: torch.Tensor | None, out: torch.Tensor) -> torch.Tensor:
-        csr = self.csr
         if x is not None:
             return self._sampled(x, b, out)
-        wide = b.dtype if b.dtype in _WHOLE else torch.float32
-        if not self._matrix:
-            parts = (csr.ptr, csr.idx, csr.values.to(wide))
-            self._matrix.append(torch.sparse_csr_tensor(*parts, csr.shape, check_invariants=False))
-        return out.copy_(self._matrix[0] @ b.to(wide))
+        assert self._matrix is not None
+        return out.copy_(self._matrix @ (b if b.dtype in _WHOLE else b.float()))
 
     def _sampled(self, x: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         csr = self.csr
-        if csr.values.dtype in _WHOLE:
-            if not self._matrix:
-                parts = (csr.ptr, csr.idx, torch.zeros_like(csr.values))
-                self._matrix.append(
-                    torch.sparse_csr_tensor(*parts, csr.shape, check_invariants=False)
-                )
-            sampled = torch.sparse.sampled_addmm(self._matrix[0], x, b.T)
+        if self._matrix is not None:
+            sampled = torch.sparse.sampled_addmm(self._matrix, x, b.T)
             return torch.mul(sampled.values(), csr.values, out=out)
         step = max(1, (1 << 24) // max(1, x.shape[1]))
         for low in range(0, csr.nnz, step):
@@ -144,7 +147,8 @@ class Chosen:
         if (choice := self.choice) is not None:
             lines.append(f"chosen: {Config(choice.config)} ({choice.source})")
             if choice.gain is not None:
-                lines.append(f"expected: {choice.gain:.2f} times the default, sure: {choice.sure}")
+                gain = f"{choice.gain:.2f} times the default, sure: {choice.sure}"
+                lines.append(f"{choice.gain_origin}: {gain}")
         lines.append(f"choosing and preparing took {1e3 * self.seconds:.1f} ms")
         return "\n".join(lines + self.notes)
 
@@ -159,10 +163,12 @@ def choose(
 ) -> Chosen:
     """Choose the code for an operation with a matrix; torch without a `device`.
 
-    Raises: SpaceError for a `config` that has no kernel; FormRefused for one that does not suit the
-    matrix; as `embeddb.open` and `Database.query` do.
+    Raises: SpaceError for a `config` that is illegal or has no kernel; FormRefused for one that
+    does not suit the matrix; as `embeddb.open` and `Database.query` do.
     """
     begun = time.perf_counter()
+    if config is not None:
+        _check_legal(config, op)
     if device is None or not csr.nnz or not all(csr.shape):
         bound = Chosen(TorchProduct(csr, op), op, notes=["torch computes: nothing to choose"])
     elif config is not None:
@@ -174,6 +180,14 @@ def choose(
         bound = _by_calls(csr, op, device, db, options)
     bound.seconds = time.perf_counter() - begun
     return bound
+
+
+def _check_legal(config: Config, op: Op) -> None:
+    """Raises: SpaceError for a configuration that the platform does not have at any width: answers
+    are for the nearest measured one."""
+    kernel = load_platform("cuda").kernel(op)
+    if (reason := kernel.space.reason(config)) is not None:
+        raise SpaceError(reason, hint="`embeddb platform show cuda` lists parameters and values")
 
 
 def product_s(csr: Csr, op: Op) -> float:

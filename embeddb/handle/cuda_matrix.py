@@ -64,9 +64,8 @@ def check(matrix: torch.Tensor) -> None:
 def _by_torch(matrix: torch.Tensor) -> OrderedCsr:
     m, n = matrix.shape
     if matrix.layout is torch.sparse_coo:
-        matrix = matrix.coalesce()
-        values, (rows, columns) = matrix.values(), matrix.indices()
-        ordered: bool | None = True
+        values, (rows, columns) = matrix._values(), matrix._indices()  # in the caller's order
+        ordered: bool | None = matrix.is_coalesced() or None
     elif matrix.layout is torch.sparse_csr:
         values, columns = matrix.values(), matrix.col_indices()
         rows, ordered = _expanded(matrix.crow_indices(), columns, m), None

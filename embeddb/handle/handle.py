@@ -180,8 +180,8 @@ class Handle:
         if (choice := self._choice) is not None:
             lines.append(f"chosen: {Config(choice.config)} ({choice.source})")
             if choice.gain is not None:
-                word = "measured" if choice.source.startswith("measured ") else "expected"
-                lines.append(f"{word}: {choice.gain:.2f} times the default, sure: {choice.sure}")
+                gain = f"{choice.gain:.2f} times the default, sure: {choice.sure}"
+                lines.append(f"{choice.gain_origin}: {gain}")
             if choice.break_even is not None:
                 calls = f"conversion pays off after {choice.break_even:.0f} calls"
                 lines.append(calls if choice.break_even > 0 else "no conversion needed")

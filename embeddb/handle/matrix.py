@@ -199,8 +199,20 @@ def result_of(out: Any, shape: tuple[int, ...], dtype: Any, inputs: tuple[Any, .
     if not flags.writeable:
         raise UsageError("out is read-only")
     if not (flags.c_contiguous and flags.aligned):
+        if _overlaps_itself(out):
+            raise UsageError("out has several elements at one address", hint="give a copy of it")
         return False
     return not any(np.may_share_memory(out, one) for one in inputs if one is not None)
+
+
+def _overlaps_itself(out: NDArray[Any]) -> bool:
+    """True if elements may share memory: steps along one axis are within the extent of others."""
+    extent = 0
+    for step, size in sorted((abs(s), n) for s, n in zip(out.strides, out.shape, strict=True)):
+        if size > 1 and step < extent + out.itemsize:
+            return True
+        extent += step * (size - 1)
+    return False
 
 
 class Buffers:

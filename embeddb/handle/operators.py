@@ -6,7 +6,7 @@ These are the products with A and with Aᵀ, and the dot products at the non-zer
 
 from __future__ import annotations
 
-import itertools
+import secrets
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakValueDictionary
@@ -21,7 +21,6 @@ from embeddb.core.errors import UsageError
 #: Fast path from dense operands (one or two, in the caller's order) and `out` to the result; None
 #: if a call needs more: failed checks, copies, gradients, another stream.
 Quick = Callable[[Any, Any, Any], "torch.Tensor | None"]
-_keys = itertools.count()
 #: Purpose of each product, by name.
 PURPOSES = {
     "along": "products with A",
@@ -34,18 +33,27 @@ class Products:
     """The products of one pattern on one device, and the order of the caller's values.
 
     `order` int64[nnz] are the positions of the caller's values in sorted CSR (None: the same
-    order), `alone` is True if values alone have an order. `key` is unique in this process, `stamp`
-    an empty tensor whose version counts the updates of A's values.
+    order), `alone` is True if values alone have an order. `stamp` is an empty tensor whose version
+    counts the updates of A's values.
+
+    `key` is random, since programs and torch's caches on disk hold it: in another process they find
+    no handle, while a counter found that of another matrix. The caches then miss once per process,
+    which takes a second; a digest of the matrix would take as long as its conversion.
+
+    Raises: UsageError for an SDDMM of a matrix with duplicates.
     """
 
     def __init__(
         self, kernel: str, order: torch.Tensor | None, alone: bool, device: torch.device
     ) -> None:
         self.kernel, self.order, self.alone, self.device = kernel, order, alone, device
-        self.key = next(_keys)
+        if kernel == "sddmm" and not alone:
+            raise _no_order()
+        self.key = secrets.randbits(62)
         with torch.inference_mode(False):  # tensors of that mode have no version
             self.stamp = torch.empty(0, device=device)
-        self._back: torch.Tensor | None = None
+            # Complete before any thread can ask for it.
+            self._back = _inverse(order) if order is not None and kernel == "sddmm" else None
         _known[self.key] = self
 
     shape: tuple[int, int]
@@ -106,23 +114,38 @@ class Products:
 
     def in_csr(self, values: torch.Tensor) -> torch.Tensor:
         """The caller's values dtype[nnz] in CSR order."""
+        if not isinstance(values, torch.Tensor):
+            raise no_tensor("values", values)
         if not self.alone:
-            raise UsageError(
-                "A had duplicates: its values alone have no order",
-                hint="A.coalesce() of a COO tensor has one",
-            )
+            raise _no_order()
         if tuple(values.shape) != (self.nnz,):
             raise UsageError(f"values has the shape {tuple(values.shape)}, A has {self.nnz}")
         return values if self.order is None else values[self.order]
 
     def in_own(self, result: torch.Tensor) -> torch.Tensor:
         """Values of SDDMM dtype[nnz] in the order of the caller's matrix."""
-        if self.order is None:
-            return result
-        if self._back is None:
-            self._back = torch.empty_like(self.order)
-            self._back[self.order] = torch.arange(self.nnz, device=self.order.device)
-        return result[self._back]
+        return result if self._back is None else result[self._back]
+
+
+def _inverse(order: torch.Tensor) -> torch.Tensor:
+    """int64[nnz]: the places that the positions int64[nnz] stand at."""
+    places = torch.arange(order.numel(), device=order.device)
+    return torch.empty_like(order).index_copy_(0, order, places)
+
+
+def no_tensor(name: str, candidate: Any) -> UsageError:
+    """Error for an operand that is no tensor."""
+    return UsageError(
+        f"{name} is a {type(candidate).__name__}: A was a tensor, so are operands and values",
+        hint="torch.from_numpy(B) shares the memory",
+    )
+
+
+def _no_order() -> UsageError:
+    return UsageError(
+        "A had duplicates: its values alone have no order",
+        hint="A.coalesce() of a COO tensor has one",
+    )
 
 
 _known: WeakValueDictionary[int, Products] = WeakValueDictionary()
@@ -130,8 +153,21 @@ _known: WeakValueDictionary[int, Products] = WeakValueDictionary()
 
 def _products(key: int) -> Products:
     """The products of a key, which is symbolic if torch.compile meets a second handle. Raises:
-    KeyError if the handle was deleted."""
-    return _known[int(key)]
+    UsageError if the handle was deleted, or is one of another process."""
+    products = _known.get(int(key))
+    if products is None:
+        raise UsageError(
+            "the program's handle was deleted, or is in the process that traced the program",
+            hint="compile the matrix, then trace or export the program again in this process",
+        )
+    return products
+
+
+@torch.library.custom_op("embeddb::weights", mutates_args=())
+def weights(like: torch.Tensor, key: int) -> torch.Tensor:
+    """dtype[nnz]: a copy of A's values in CSR order, read when a traced program runs, so that it
+    follows updates; `like` is any operand without gradient."""
+    return _products(key).own().clone()
 
 
 @torch.library.custom_op("embeddb::product", mutates_args=())
@@ -155,6 +191,12 @@ def _(b: torch.Tensor, values: Any, key: int, transposed: bool) -> torch.Tensor:
     products = _products(key)
     m, n = products.shape
     return b.new_empty((n if transposed else m, *b.shape[1:]), dtype=products.dtype)
+
+
+@weights.register_fake
+def _(like: torch.Tensor, key: int) -> torch.Tensor:
+    products = _products(key)
+    return like.new_empty((products.nnz,), dtype=products.dtype)
 
 
 @dots.register_fake
@@ -217,6 +259,7 @@ def _one_by_one(op: Any) -> None:
 
 _one_by_one(product)
 _one_by_one(dots)
+weights.register_vmap(lambda info, in_dims, like, key: (weights(like, key), None))
 
 
 def is_followed() -> bool:

@@ -15,7 +15,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import MatrixError, UsageError
 from embeddb.handle.handle import Handle
 from embeddb.handle.matrix import Matrix, matrix_of
-from embeddb.handle.operators import PURPOSES, Products
+from embeddb.handle.operators import PURPOSES, Products, no_tensor
 from embeddb.kernels.forms import as_scipy
 
 #: Compiler of a scipy matrix for one kernel (`spmm`, `spmv`, `sddmm`) with the caller's options;
@@ -203,14 +203,13 @@ def sorted_csr(matrix: torch.Tensor) -> tuple[Any, NDArray[np.int64] | None, boo
             "kernels take matrices on the CPU"
         )
     kind = _LAYOUTS[matrix.layout]
-    if kind == "coo":
-        matrix = matrix.coalesce()
-        places: Any = tuple(matrix.indices().numpy())
+    if kind == "coo":  # as the caller ordered it: coalescing sorts
+        places: Any = tuple(matrix._indices().numpy())
     elif kind == "csr":
         places = (matrix.col_indices().numpy(), matrix.crow_indices().numpy())
     else:
         places = (matrix.row_indices().numpy(), matrix.ccol_indices().numpy())
-    values = array_of(matrix.values(), "A")
+    values = array_of(matrix._values() if kind == "coo" else matrix.values(), "A")
     make = {"csr": sparse.csr_array, "csc": sparse.csc_array, "coo": sparse.coo_array}[kind]
 
     def as_matrix(data: NDArray[Any]) -> Matrix:
@@ -231,10 +230,7 @@ def sorted_csr(matrix: torch.Tensor) -> tuple[Any, NDArray[np.int64] | None, boo
 def array_of(tensor: Any, name: str) -> NDArray[Any]:
     """The tensor's memory as an array; a copy if its negative bit is set."""
     if not isinstance(tensor, torch.Tensor):
-        raise UsageError(
-            f"{name} is a {type(tensor).__name__}: A was a tensor, so are operands",
-            hint="torch.from_numpy(B) shares the memory",
-        )
+        raise no_tensor(name, tensor)
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         raise UsageError(f"{name} is {tensor.layout} on {tensor.device}: dense, on the CPU")
     if tensor.dtype not in (torch.float32, torch.float64):

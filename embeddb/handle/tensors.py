@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
-from embeddb.handle.operators import Products, dots
+from embeddb.handle.operators import Products, dots, no_tensor, weights
 from embeddb.handle.tensor_products import HostProducts
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ class TensorHandle:
         self._key, self._stamp, self._dtype = products.key, products.stamp, products.dtype
         self._device = products.device.type
         self._two = products.kernel == "sddmm"
-        self._own = products.own() if self._two else None
         self._quick = products.quick()
 
     def __call__(
@@ -63,12 +62,16 @@ class TensorHandle:
         if torch.is_autocast_enabled(self._device):
             dense, other, values = (self._widened(one) for one in (dense, other, values))
         operands = [one for one in (dense, other, values) if one is not None]
+        for one in operands:
+            if not isinstance(one, torch.Tensor):
+                raise no_tensor("an operand", one)
         gradients = torch.is_grad_enabled() and any(
             getattr(one, "requires_grad", False) for one in operands
         )
+        traced = compiling or is_traced(operands)
         if compiling:
             plain = out is not None
-        elif not is_traced(operands):
+        elif not traced:
             plain = out is not None or (values is None and not gradients)
         elif out is not None:
             raise UsageError("out= cannot be traced", hint="call without it")
@@ -86,7 +89,10 @@ class TensorHandle:
             return computed
         if other is None:
             raise UsageError("SDDMM takes two dense operands", hint="f(C, B) for A ∘ (C Bᵀ)")
-        computed = (self._own if own is None else own) * dots(dense, other, self._key)
+        if own is None:
+            # A traced program reads the values when it runs; elsewhere an operator costs 8 us.
+            own = weights(dense.detach(), self._key) if traced else self._products.own().clone()
+        computed = own * dots(dense, other, self._key)
         return self._products.in_own(computed)
 
     def __copy__(self) -> TensorHandle:
@@ -120,13 +126,11 @@ class TensorHandle:
         Raises: UsageError for another pattern, shape or type.
         """
         if not isinstance(values, torch.Tensor):
-            raise UsageError(f"values is a {type(values).__name__}: A was a tensor, so are values")
+            raise no_tensor("values", values)
         detached = values.detach()
         plain = detached.layout is torch.strided
         self._products.update(self._products.in_csr(detached) if plain else detached)
         _written(self._stamp)
-        if self._two:
-            self._own = self._products.own()
 
     def sparse(self, values: torch.Tensor | None = None) -> torch.Tensor:
         """A sorted sparse CSR tensor of A's pattern, with `values` or A's own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from embeddb.tensors.tensor_graph import TensorGraph
+from embeddb.tensors.tensor_graph import Shape, TensorGraph
 
 _UNITS = {"f32": 2.0**-24, "f64": 2.0**-53}
 #: Rounding units of one operation: vector functions and reciprocals are not exact.
@@ -52,3 +52,15 @@ def may_jump(kernel: TensorGraph) -> bool:
 def needs_positive(kernel: TensorGraph) -> bool:
     """True if an operation of the kernel is undefined for negative numbers."""
     return any(op.opcode in _POSITIVE for op in kernel.operations)
+
+
+#: Size of inputs that `exp` of f32 overflows for.
+LARGE = 100.0
+_LARGE_IN = 64
+
+
+def takes_large(kernel: TensorGraph, parameter: Shape) -> bool:
+    """True if a check may set the first and last input of a parameter to -`LARGE` and `LARGE`:
+    there is no sum, whose error bound they would raise for all elements, and these are few."""
+    few = parameter.dtype in _UNITS and parameter.elements >= _LARGE_IN
+    return few and kernel.reduced == 1 and not needs_positive(kernel)

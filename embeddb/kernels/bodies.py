@@ -339,7 +339,8 @@ _MAX_HELD = 8
 def sddmm_body(v: Variant) -> str:
     """C of dot products of a row of C with rows of B; for columns of A the operands are swapped. A
     tile of the row stays in registers during the segment; a tile narrower than the width leaves
-    partial sums in E.
+    partial sums in E, which the last one multiplies by A: products of an infinite value may differ
+    in sign.
 
     Raises: SpaceError for blocks that exceed the registers.
     """
@@ -351,7 +352,7 @@ def sddmm_body(v: Variant) -> str:
     if not v.tile:
         return f"{_PLAIN_DOTS}\n\n{_work(own, other, row, ['dots(z, p, end, own, other);'])}"
     strips = "\n\n".join(_dots(v, width) for width in widths(v.tile))
-    calls = columns(v, "tile_%d(z, p, end, own + k, other + k, k > 0);")
+    calls = columns(v, "tile_%d(z, p, end, own + k, other + k, k);")
     return f"{strips}\n\n{_work(own, other, row, calls)}"
 
 
@@ -385,7 +386,7 @@ def _dots(v: Variant, width: int) -> str:
     r, _ = v.block
     kind, lanes, parts = vector(v, width)
     in_registers = r * parts <= _MAX_HELD
-    lines = ["const int64_t K = z->width;"]
+    lines = ["const int64_t K = z->width;", f"const int add = k > 0, done = k + {width} == K;"]
     if in_registers:
         lines += [
             f"const {kind} c{y}_{x} = *(const {kind} *)(own + {y} * K + {x * lanes});"
@@ -396,7 +397,7 @@ def _dots(v: Variant, width: int) -> str:
     if v.unroll > 1:
         lines += ["for (; p < end; p++) {", *_dot_step(v, width, 1, in_registers), "}"]
     return f"""INLINE void tile_{width}(const problem *z, int64_t p, int64_t end, const T *own,
-                    const T *other, int add)
+                    const T *other, int64_t k)
 {{
 {indent(lines)}
 }}"""
@@ -430,7 +431,10 @@ def _dot_step(v: Variant, width: int, unroll: int, in_registers: bool) -> list[s
     for nth, name in enumerate(names[fours:], fours):
         total = name if lanes == 1 else f"sum{lanes}({name})"
         place = f"p * {r * c} + {nth}"
-        lines.append(f"    z->d[{place}] = z->val[{place}] * {total} + (add ? z->d[{place}] : 0);")
+        lines += [
+            f"    {{ const T e = {total} + (add ? z->d[{place}] : 0);",
+            f"      z->d[{place}] = done ? z->val[{place}] * e : e; }}",
+        ]
     return lines
 
 
@@ -447,11 +451,12 @@ def _four_sums(names: list[str], lanes: int, at: int, block: int) -> list[str]:
         f"        const vec4 {', '.join(f'f{i} = {part}' for i, part in enumerate(parts))};",
         f"        const vec4 g0 = {pair.format('f0', 'f1')};",
         f"        const vec4 g1 = {pair.format('f2', 'f3')};",
-        f"        vec4 e = *(const vec4 *)(z->val + {place})",
-        "            * (__builtin_shufflevector(g0, g1, 0, 1, 4, 5)",
-        "            + __builtin_shufflevector(g0, g1, 2, 3, 6, 7));",
+        "        vec4 e = __builtin_shufflevector(g0, g1, 0, 1, 4, 5)",
+        "            + __builtin_shufflevector(g0, g1, 2, 3, 6, 7);",
         "        if (add)",
         f"            e += *(const vec4 *)(z->d + {place});",
+        "        if (done)",
+        f"            e *= *(const vec4 *)(z->val + {place});",
         f"        *(vec4 *)(z->d + {place}) = e;",
         "    }",
     ]

@@ -263,6 +263,22 @@ def vector_bytes() -> int:
 
 
 @cache
+def exact_division(path: str) -> tuple[str, ...]:
+    """The compiler's option against approximate quotients of -ffast-math, for which 1 / infinity is
+    NaN, by trial: x86 gcc has the first, clang the second, others need none.
+
+    Raises: RunnerUnavailable if the machine cannot run the compiler.
+    """
+    for option in ("-mno-recip", "-mrecip=none"):
+        problem = _called([path, option, "-fsyntax-only", "-x", "c", "-"], "")
+        if problem is None:
+            return (option,)
+        if problem.of_machine:
+            raise _unable(f"{Path(path).name} {problem.message}", cache_folder())
+    return ()
+
+
+@cache
 def macros(path: str, march: str) -> str:
     """Lines `#define NAME VALUE` that a compiler predefines for a processor.
 
@@ -413,8 +429,9 @@ def _classified(code: int, output: str) -> _Problem:
         return _Problem(f"was ended by {signal}", True)
     if blamed := blamed_line(output):
         return _Problem(f"failed: {blamed}", True)
-    lines = [line for line in output.splitlines() if "error" in line] or ["no message"]
-    return _Problem(f"failed: {lines[0].strip()}", False)
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line] or lines[-1:] or ["no message"]
+    return _Problem(f"failed: {errors[0]}", False)
 
 
 def _awaited(process: subprocess.Popen[str], source: str) -> str | None:

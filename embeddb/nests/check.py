@@ -15,8 +15,17 @@ from embeddb.nests.dependence.legality import Legality as Legality
 from embeddb.nests.dependence.legality import packable as packable
 from embeddb.nests.dependence.legality import parallel_loops as parallel_loops
 from embeddb.nests.dependence.legality import reduction_loops as reduction_loops
-from embeddb.nests.nest import Nest, index_range, loop_range, values_of
+from embeddb.nests.nest import (
+    Nest,
+    index_range,
+    iterations,
+    loop_range,
+    most_turns,
+    trips,
+    values_of,
+)
 from embeddb.nests.parts import (
+    COMPARISONS,
     DTYPES,
     MOST_LOOPS,
     Access,
@@ -60,6 +69,9 @@ def check(nest: Nest) -> Nest:
             raise NestError(
                 f"{nest.array_name(access.array)}: is written and bounds a loop in one nest"
             )
+    for one in nest.body:
+        for value in (one.value, one.where):
+            _check_comparisons(nest, value)
     nest = in_order(nest)
     for _, access, _ in nest.accesses():
         _check_inside(nest, access)
@@ -97,10 +109,14 @@ def _check_loops(nest: Nest) -> None:
             _check_known(nest, index.of)
     for at in range(nest.depth):
         low, high = loop_range(nest.loops, nest.arrays, at)
-        if max(abs(low), abs(high)) > LARGEST or high < low:
+        if max(abs(low), abs(high)) > LARGEST:
             raise NestError(f"loop {nest.loop_name(at)}: runs from {low} to {high}")
-        if nest.trips[at] < 1:
+        if most_turns(nest.loops, nest.arrays, at) < 1:
             raise NestError(f"loop {nest.loop_name(at)}: never runs")
+    # Counted only where the middle of the outer loops does not show that all run.
+    exact = iterations(nest.loops) if min(trips(nest.loops, nest.arrays), default=1) < 1 else None
+    if exact and 0 in exact:
+        raise NestError(f"loop {nest.loop_name(exact.index(0))}: never runs")
     if nest.points > MOST_POINTS:
         raise NestError(f"the body runs {nest.points} times, at most {MOST_POINTS} are allowed")
 
@@ -121,6 +137,26 @@ def _check_known(nest: Nest, access: Access) -> None:
             raise NestError(
                 f"{nest.array_name(inner.array)}: is written and used as an index in one nest"
             )
+
+
+def _check_comparisons(nest: Nest, value: Expr | None) -> None:
+    """Raises: NestError for a test for NaN, which generated code would drop."""
+    if not isinstance(value, Call):
+        return
+    one, other = value.args[0], value.args[-1]
+    if value.op in COMPARISONS and one == other and _reads_real(nest, one):
+        raise NestError(
+            "compares a value with itself: NaN is not supported in a nest",
+            hint="test for NaN outside of the loops",
+        )
+    for argument in value.args:
+        _check_comparisons(nest, argument)
+
+
+def _reads_real(nest: Nest, value: Expr) -> bool:
+    if isinstance(value, Read):
+        return nest.arrays[value.access.array].dtype.startswith("f")
+    return isinstance(value, Call) and any(_reads_real(nest, one) for one in value.args)
 
 
 def _check_inside(nest: Nest, access: Access) -> None:

@@ -115,6 +115,52 @@ def trips(loops: Sequence[Loop], arrays: Sequence[Array]) -> tuple[int, ...]:
     return tuple(counts)
 
 
+def most_turns(loops: Sequence[Loop], arrays: Sequence[Array], loop: int) -> int:
+    """Upper bound on the iterations of a loop of step 1, over all iterations of the outer loops; at
+    most 0 if it never runs."""
+    low, high = loops[loop].lower, loops[loop].upper
+    depth = max(len(low.affine.coefs), len(high.affine.coefs))
+    coefs = tuple(high.affine.coef(at) - low.affine.coef(at) for at in range(depth))
+    span = Affine(high.affine.constant - low.affine.constant, coefs)
+    most = furthest(loops, arrays, span, True).constant
+    if high.of is not None:
+        most += values_of(arrays[high.of.array])[1]
+    return most if low.of is None else most - values_of(arrays[low.of.array])[0]
+
+
+#: Most iterations that are enumerated.
+_MOST_ENUMERATED = 1_000_000
+
+
+def iterations(loops: Sequence[Loop]) -> tuple[int, ...] | None:
+    """Exact number of iterations of each loop in a run of all; None where bounds come from arrays,
+    or too many iterations bound others."""
+    bounding = {at for loop in loops for b in (loop.lower, loop.upper) for at in b.loops}
+    if any(b.of is not None for loop in loops for b in (loop.lower, loop.upper)):
+        return None
+    points: dict[int, NDArray[np.int64]] = {}
+    times, totals = np.ones(1, np.int64), list[int]()
+    for at, loop in enumerate(loops):
+        low, high = (
+            sum((c * points[k] for k, c in enumerate(b.affine.coefs) if c), b.affine.constant)
+            + np.zeros_like(times)
+            for b in (loop.lower, loop.upper)
+        )
+        turns = np.maximum(0, -(-(high - low) // loop.step))
+        totals.append(int(times @ turns))
+        if at not in bounding:
+            times = times * turns
+            continue
+        if turns.sum() > _MOST_ENUMERATED:
+            return None
+        around = np.repeat(np.arange(times.size), turns)
+        within = np.arange(around.size) - np.repeat(np.cumsum(turns) - turns, turns)
+        points = {k: v[around] for k, v in points.items()}
+        points[at] = low[around] + loop.step * within
+        times = times[around]
+    return tuple(totals)
+
+
 def _mean(arrays: Sequence[Array], index: Index, middle: Sequence[float]) -> float:
     terms = zip(index.affine.coefs, middle, strict=False)
     mean = index.affine.constant + sum(coef * at for coef, at in terms)
@@ -176,8 +222,9 @@ class Nest:
 
     @cached_property
     def trips(self) -> tuple[int, ...]:
-        """Trip count of each loop for fixed outer loops: the mean, rounded up, where it varies."""
-        return trips(self.loops, self.arrays)
+        """Trip count of each loop for fixed outer loops: where it varies, that at their middle,
+        rounded up and at least 1."""
+        return tuple(max(1, trip) for trip in trips(self.loops, self.arrays))
 
     @property
     def sizes(self) -> Sizes:

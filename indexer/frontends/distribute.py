@@ -29,10 +29,12 @@ from indexer.frontends.tree import (
     Program,
     Step,
     accesses,
+    added,
     constant,
     fixed,
     fixed_loop,
     reads,
+    scaled,
     with_fills,
 )
 
@@ -211,8 +213,9 @@ def nests_of(program: Program, left_out: Sequence[str] = ()) -> Extraction:
 
     Raises: NestError with the line of an unsupported part, and if there is no nest at all.
     """
-    program, chosen = with_fills(program)
-    notes = [*left_out, *chosen]
+    notes = list(left_out)
+    program, chosen = with_fills(replace(program, body=_running(program.body, notes)))
+    notes += chosen
     program = without_scalars(program)
     chains: list[_Chain] = []
     partial: list[int | str] = []
@@ -239,6 +242,23 @@ def nests_of(program: Program, left_out: Sequence[str] = ()) -> Extraction:
     if not nests:
         raise NestError("has no loop nest" + "".join(f"; {note}" for note in notes[:1]))
     return Extraction(tuple(nests), tuple(notes), tuple(lines), tuple(partial))
+
+
+def _running(nodes: Sequence[Node], notes: list[str]) -> tuple[Node, ...]:
+    """The nodes without loops that never run, each of which gets a note."""
+    running = list[Node]()
+    for node in nodes:
+        if isinstance(node, Block):
+            low, high = node.loop.lower, node.loop.upper
+            apart = added(high, scaled(low, -1)) if low.of is None and high.of is None else None
+            if apart is not None and not apart.loops and apart.affine.constant < 1:
+                notes.append(f"{_place_text(node.place)}: loop {node.name} never runs: left out")
+                continue
+            node = replace(node, inside=_running(node.inside, notes))
+            if not node.inside:
+                continue
+        running.append(node)
+    return tuple(running)
 
 
 @contextmanager
@@ -378,7 +398,7 @@ def _nest(chain: _Chain, program: Program, name: str, alone: set[int]) -> Nest:
         # Read back like a foreign file, so that every limit of the file form applies.
         return nest_from_text(nest_text(in_order(nest)))
     except NestError as error:
-        raise _refusal(error.reason, chain.place) from error
+        raise _refusal(error.reason, chain.place, error.hint) from error
 
 
 def _fill(array: int, statements: Sequence[Statement]) -> str:
@@ -396,7 +416,7 @@ def _place_text(place: int | str) -> str:
     return f"line {place}" if isinstance(place, int) else place
 
 
-def _refusal(reason: str, place: int | str) -> NestError:
+def _refusal(reason: str, place: int | str, hint: str = "") -> NestError:
     if isinstance(place, int):
-        return NestError(reason, line=place)
-    return NestError(f"{place}: {reason}")
+        return NestError(reason, line=place, hint=hint)
+    return NestError(f"{place}: {reason}", hint=hint)

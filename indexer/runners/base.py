@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Context key of a tuner's run: the seconds of compiling and timing.
 HARDWARE_S = "hardware_s"
+#: Limit on memory where `RunOptions.max_bytes` states none and the runner has none of its own.
+_MAX_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,9 @@ class RunOptions:
     seconds of kernel time are spent, but never more than `max_repeats` times. `timeout_s` is the
     time limit of one configuration, without compilation and loading of the matrix. `threads` 0
     means every CPU available to this process. `max_bytes` bounds the matrix, its converted forms
-    and the dense operands together (not what other libraries allocate). Random values come from
-    `seed`; `check` compares each result with scipy's.
+    and the dense operands together (not what other libraries allocate), None by the runner's own
+    limit: most of a GPU's memory, 4 GiB elsewhere. Random values come from `seed`; `check` compares
+    each result with scipy's.
 
     Raises: UsageError for an effort that cannot be spent.
     """
@@ -36,7 +39,7 @@ class RunOptions:
     min_time_s: float = 0.005
     timeout_s: float = 10.0
     threads: int = 0
-    max_bytes: int = 4 << 30
+    max_bytes: int | None = None
     seed: int = 0
     check: bool = True
 
@@ -47,6 +50,11 @@ class RunOptions:
             raise UsageError(f"the timeout must be positive, not {self.timeout_s} s")
         if not 0 <= self.threads <= 1024:
             raise UsageError(f"threads must be 0..1024, not {self.threads}")
+
+    @property
+    def limit_bytes(self) -> int:
+        """`max_bytes`, or the limit where there is none."""
+        return _MAX_BYTES if self.max_bytes is None else self.max_bytes
 
     @property
     def effort(self) -> dict[str, float]:

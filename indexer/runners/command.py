@@ -110,14 +110,14 @@ class CommandRunner:
         need = most_bytes(pattern)
         job = _Job(platform, spec, op, options)
         with scratch_folder() as folder:
-            fits = need <= options.max_bytes
+            fits = need <= options.limit_bytes
             file = write_subject(pattern, folder, spec, op, options.seed) if fits else None
             for config in configs:
                 reason = space.reason(config)
                 if reason is not None:
                     yield config, _failed("invalid", reason, job.source)
                 elif file is None:
-                    reason = f"the {op.kind} file may need {need} bytes of {options.max_bytes}"
+                    reason = f"the {op.kind} file may need {need} bytes of {options.limit_bytes}"
                     yield config, _failed("oom", reason, job.source)
                 else:
                     with _at_point(platform, pattern, config):

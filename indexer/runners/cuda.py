@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ _PROBE = "cuda 1"
 #: The first start imports torch and makes the GPU's context.
 _START_S, _COMPILE_S, _PROBE_S = 180.0, 120.0, 60.0
 _MOST_ENTRIES = (1 << 31) - 1
+#: Share of the GPU's memory that a matrix may take: torch and the context need some, too.
+_MEMORY_SHARE = 0.8
 
 
 @lru_cache(maxsize=1)
@@ -113,6 +116,9 @@ class CudaRunner(MatrixRunner):
 
         self._require(op)
         self._refused = None
+        if options.max_bytes is None:
+            memory = int(self._properties()["memory_bytes"])
+            options = replace(options, max_bytes=int(memory * _MEMORY_SHARE))
         space = space_of(load_platform("cuda"), op, pattern)
         for config in configs:
             if (reason := space.reason(config)) is not None:

@@ -77,7 +77,7 @@ class SpadeRunner:
         space = platform.space(op, pattern.sizes)
         m, n = pattern.shape
         need = pattern.nnz * _ENTRY_BYTES + (m + n) * _SIDE_BYTES
-        room = max(0, min(KEEP_BYTES, options.max_bytes - need))
+        room = max(0, min(KEEP_BYTES, options.limit_bytes - need))
         model = Model(hardware, pattern, op, keep_bytes=room)
         for config in configs:
             reason = space.reason(config)
@@ -86,8 +86,8 @@ class SpadeRunner:
                 reason = f"the timing model needs the parameter {lacking[0]!r}"
             if reason is not None:
                 yield config, _measurement("invalid", error=reason)
-            elif need > options.max_bytes:
-                reason = f"the model may need {need} bytes of {options.max_bytes}"
+            elif need > options.limit_bytes:
+                reason = f"the model may need {need} bytes of {options.limit_bytes}"
                 yield config, _measurement("oom", error=reason)
             else:
                 estimate = model.estimate(space.numeric(config))

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from embeddb.kernels.cuda.device import Device, DeviceError
+from embeddb.kernels.cuda.device import Device, DeviceError, NoDeviceMemory
 from embeddb.kernels.cuda.forms import Csr, Form
 from embeddb.kernels.cuda.plan import Plan
 
@@ -20,6 +20,7 @@ CUSPARSE_INDEX_BASE_ZERO = 0
 CUSPARSE_ORDER_ROW = 2
 CUSPARSE_SPMM_ALG_DEFAULT, CUSPARSE_SPMM_CSR_ALG2, CUSPARSE_SPMM_CSR_ALG3 = 0, 6, 12
 CUSPARSE_SPMV_CSR_ALG1, CUSPARSE_SPMV_CSR_ALG2 = 2, 3
+CUSPARSE_STATUS_ALLOC_FAILED, CUSPARSE_STATUS_INSUFFICIENT_RESOURCES = 2, 11
 CUDA_R_32F, CUDA_R_64F, CUDA_R_16F, CUDA_R_16BF = 0, 1, 2, 14
 
 _ALGORITHMS = {
@@ -30,6 +31,7 @@ _ALGORITHMS = {
     },
     "spmv": {"csr1": CUSPARSE_SPMV_CSR_ALG1, "csr2": CUSPARSE_SPMV_CSR_ALG2},
 }
+_NO_MEMORY = (CUSPARSE_STATUS_ALLOC_FAILED, CUSPARSE_STATUS_INSUFFICIENT_RESOURCES)
 _VALUE_TYPES = {"f32": CUDA_R_32F, "f64": CUDA_R_64F, "f16": CUDA_R_16F, "bf16": CUDA_R_16BF}
 _HANDLE, _ADDRESS = c_void_p, c_void_p
 #: Arguments of SpMM from its operations to its algorithm, and of SpMV.
@@ -80,10 +82,11 @@ class Cusparse:
         self.check(name, getattr(self._library, name)(*arguments))
 
     def check(self, name: str, status: int) -> None:
-        """Raises: DeviceError for the status of a call that failed."""
+        """Raises: DeviceError for the status of a call that failed; of those NoDeviceMemory."""
         if status:
             text = (self._library.cusparseGetErrorString(status) or b"unknown error").decode()
-            raise DeviceError(f"{name}: {text}")
+            kind = NoDeviceMemory if status in _NO_MEMORY else DeviceError
+            raise kind(f"{name}: {text}")
 
     def function(self, name: str) -> Any:
         """A function of the library, which returns a status."""

@@ -86,6 +86,10 @@ class DeviceError(Exception):
     """An error of the driver; after some errors its context cannot be used again."""
 
 
+class NoDeviceMemory(DeviceError):
+    """A library of the toolkit had no memory on the GPU; its context goes on."""
+
+
 def why_missing() -> str | None:
     """None if a GPU can be used here, else one line that says why not."""
     with needing("CUDA kernels", extra="cuda"):
@@ -100,10 +104,24 @@ def why_missing() -> str | None:
     if major < 8:
         return f"compute capability {major}.{minor}: the CUDA kernels need 8.0 or newer"
     try:
-        nvrtc.toolkit()
+        toolkit = nvrtc.toolkit()
     except RunnerUnavailable as error:
         return str(error)
+    driver = _driver_version()
+    if int(driver.partition(".")[0]) < int(toolkit.partition(".")[0]):
+        return (
+            f"NVIDIA's driver is for CUDA {driver}, and NVRTC {toolkit} compiles for a newer one: "
+            f"update the driver, or install NVRTC of CUDA {driver}"
+        )
     return None
+
+
+def _driver_version() -> str:
+    """The newest CUDA that the driver supports, `13.0`. Raises: DeviceError."""
+    from cuda.bindings import driver
+
+    version = _value(driver, driver.cuDriverGetVersion())
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 @lru_cache(maxsize=64)
@@ -154,16 +172,21 @@ class Gpu:
         return int(self._stream(self.index))
 
     def clear(self, address: int, size: int, stream: int) -> None:
-        (error,) = self._driver.cuMemsetD8Async(address, 0, size, stream)
+        arguments = address, 0, size, stream
+        (error,) = self._driver.cuMemsetD8Async(*arguments)
         if error:
-            raise DeviceError(_text(self._driver, error))
+            self.call_again(error, self._driver.cuMemsetD8Async, *arguments)
 
     def wait_for(self, stream: int) -> None:
         import torch
 
         if not torch.cuda.is_current_stream_capturing():  # what a graph replays waits on its own
-            other: Any = torch.cuda.ExternalStream
-            torch.cuda.current_stream(self.index).wait_stream(other(stream, device=self.index))
+            cuda: Any = torch.cuda
+            if stream:
+                other = cuda.ExternalStream(stream, device=self.index)
+            else:  # torch may take 0 for a stream of its pool
+                other = cuda.default_stream(self.index)
+            cuda.current_stream(self.index).wait_stream(other)
 
     def is_built(self, template: str) -> bool:
         if template in self._kernels or template in self._kept:
@@ -197,17 +220,25 @@ class Gpu:
         """Facts that name an instance: GPU, compute capability, driver, toolkit."""
         import torch
 
-        version = _value(self._driver, self._driver.cuDriverGetVersion())
         return {
             "gpu": torch.cuda.get_device_name(self.index),
             "capability": self.architecture.removeprefix("sm_"),
-            "driver": f"{version // 1000}.{version % 1000 // 10}",
+            "driver": _driver_version(),
             "toolkit": nvrtc.toolkit(),
         }
 
     def use(self) -> None:
         """Make the GPU's context current in this thread."""
         self._driver.cuCtxSetCurrent(self._context)
+
+    def call_again(self, error: Any, function: Any, *arguments: Any) -> None:
+        """Call a function of the driver once more if its thread had no context. Raises: DeviceError
+        for its error, or that of the second call."""
+        if int(error) == _NO_CONTEXT:
+            self.use()
+            (error,) = function(*arguments)
+        if int(error):
+            raise DeviceError(_text(self._driver, error))
 
     def _load(self, template: str) -> GpuKernel:
         self.use()
@@ -232,13 +263,12 @@ class GpuKernel:
 
     def launch(self, grid: int, block: int, shared: int, stream: int, call: Call) -> None:
         call.params = at = ctypes.addressof(call)
+        shape = grid, 1, 1, block, 1, 1, shared
         params = at + _PARAMS
-        (error,) = self._launch(self._function, grid, 1, 1, block, 1, 1, shared, stream, params, 0)
+        (error,) = self._launch(self._function, *shape, stream, params, 0)
         if error:
-            if int(error) != _NO_CONTEXT:
-                raise DeviceError(_text(self._driver, error))
-            self._device.use()
-            self.launch(grid, block, shared, stream, call)
+            arguments = self._function, *shape, stream, params, 0
+            self._device.call_again(error, self._launch, *arguments)
 
 
 def _value(driver: Any, reply: tuple[Any, ...]) -> Any:

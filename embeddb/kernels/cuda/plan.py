@@ -5,9 +5,10 @@ The parameters are described in `platforms/cuda.toml`, the kernels in `kernels.c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import index
 from typing import Any
 
 from embeddb.core.config import Config, Op
@@ -30,6 +31,27 @@ _WORK = {"rows": 0, "pieces": 1, "entries": 2, "slices": 3, "coo": 4}
 _BATCHED = {"row-batches": "rows", "piece-batches": "pieces"}
 _STAGE = {"direct": 0, "shuffle": 1, "shared": 2}
 _MATH = {"tf32": 0, "tf32x3": 1, "bf16": 2, "f16": 3}
+_KINDS = {
+    "spmm": (*("rows", "pieces", "entries", *_BATCHED), "windows", "window-pieces"),
+    "spmv": ("rows", "pieces", "entries", "slices", *_BATCHED, "stream"),
+    "sddmm": ("rows", "entries", "coo", "windows", "window-pieces"),
+}
+#: Values with which no kernel reads or writes outside its arrays, or waits for threads that its
+#: block does not have. The space has fewer.
+_SAFE: dict[str, Sequence[int]] = {
+    "lanes": (1, 2, 4, 8, 16, 32),
+    "vec": (1, 2, 4, 8),
+    "cols": range(1, 17),
+    "unroll": range(1, 17),
+    "batch": range(1, 17),
+    "block": range(32, 1025, 32),
+    "piece": range(1, (1 << 16) + 1),
+    "sigma": range(1 << 31),
+    "window": (4, 8, 16),
+}
+_REORDERS = ("none", "length", "columns")
+#: Threads that the arrays of stage=shared have room for, and bytes of shared memory of a block.
+_STAGED_THREADS, _SHARED_BYTES = 512, 48 << 10
 #: Columns of one block of a window, by arithmetic.
 BLOCK_COLUMNS = {"fp32": 1, "tf32": 8, "tf32x3": 8, "bf16": 16, "f16": 16}
 #: Work that may add to one row of the result from several groups of threads.
@@ -114,7 +136,8 @@ def plan(config: Mapping[str, Any], op: Op) -> Plan:
 def planned(config: Mapping[str, Any], op: Op) -> Plan:
     """The kernel and geometry of a configuration.
 
-    Raises: SpaceError for a configuration that has no kernel for the operation or its width.
+    Raises: SpaceError for a configuration that has no kernel for the operation or its width, or
+    with which the kernel would leave its arrays.
     """
     if op.name not in ("spmm", "spmv", "sddmm") or op.dtype not in TYPES:
         raise SpaceError(f"the CUDA kernels have no {op}")
@@ -122,13 +145,47 @@ def planned(config: Mapping[str, Any], op: Op) -> Plan:
     try:
         if work == "cusparse":
             return _cusparse(str(config["algorithm"]), op)
-        result = _planned(work, config, op)
+        if work not in _KINDS[op.name]:
+            hint = f"{op.name} has {', '.join(_KINDS[op.name])}"
+            raise SpaceError(f"work={work} has no CUDA kernel for {op}", hint=hint)
+        make = _windows if work in ("windows", "window-pieces") else _planned
+        result = make(work, config, op)
     except KeyError as error:
         shown = Config(config)
         raise SpaceError(f"{shown} has no CUDA kernel for {op}: {error} is missing") from None
     if op.width % result.vec:
         raise SpaceError(f"{op.width} dense columns are no multiple of vec={result.vec}")
+    if config.get("stage") == "shared" and result.block > _STAGED_THREADS:
+        reason = f"stage=shared has no room for block={result.block}"
+        raise SpaceError(reason, hint=f"at most block={_STAGED_THREADS}")
+    if result.shared_bytes > _SHARED_BYTES:
+        reason = f"piece={result.form.piece} needs {result.shared_bytes} bytes of shared memory"
+        raise SpaceError(reason, hint=f"a block of threads has {_SHARED_BYTES}")
     return result
+
+
+def _number(config: Mapping[str, Any], name: str, safe: Sequence[int] = ()) -> int:
+    """A parameter's value. Raises: SpaceError for one that is not safe; KeyError."""
+    value, safe = config[name], safe or _SAFE[name]
+    try:
+        if (number := index(value)) in safe:
+            return number
+    except TypeError:  # no whole number
+        pass
+    if isinstance(safe, range):
+        steps = f" in steps of {safe.step}" if safe.step > 1 else ""
+        values = f"{safe.start} to {safe[-1]}{steps}"
+    else:
+        values = ", ".join(map(str, safe))
+    raise SpaceError(f"{name}={value} has no CUDA kernel", hint=f"{name} is one of {values}")
+
+
+def _reorder(config: Mapping[str, Any]) -> str:
+    value = str(config.get("reorder", "none"))
+    if value not in _REORDERS:
+        hint = f"reorder is one of {', '.join(_REORDERS)}"
+        raise SpaceError(f"reorder={value} has no CUDA kernel", hint=hint)
+    return value
 
 
 def _cusparse(algorithm: str, op: Op) -> Plan:
@@ -142,37 +199,31 @@ _remembered = lru_cache(maxsize=4096)(planned)
 
 def _planned(work: str, config: Mapping[str, Any], op: Op) -> Plan:
     batched = work in _BATCHED
-    if work in ("windows", "window-pieces"):
-        return _windows(config, op)
     work = _BATCHED.get(work, work)
-    if work not in (*_WORK, "stream"):
-        raise SpaceError(f"work={work} has no CUDA kernel")
     stored, shares = TYPES[op.dtype], work in _SHARES_ROWS
     wide = op.dtype in ("f16", "bf16") and shares and op.name != "sddmm"
     out = "float" if wide else stored
     lanes = {"entries": 32, "slices": 1}.get(work, 0) if op.name == "spmv" else 0
-    lanes = lanes or int(config["lanes"])
-    vec = int(config.get("vec", 1))
-    block, batch = int(config["block"]), int(config["batch"]) if batched else 1
-    if block % lanes or not 32 <= block <= 1024:
-        raise SpaceError(f"block={block} is no multiple of lanes={lanes}, or not 32 to 1024")
-    piece = int(config["piece"]) if shares or work == "coo" else 0
+    lanes = lanes or _number(config, "lanes")
+    vec = _number(config, "vec") if "vec" in config else 1
+    block, batch = _number(config, "block"), _number(config, "batch") if batched else 1
+    piece = _number(config, "piece") if shares or work == "coo" else 0
     form = _form(work, piece, config)
     if op.name == "spmm":
-        cols = int(config["cols"])
+        cols = _number(config, "cols")
         shape = (_WORK[work], lanes, vec, cols)
         if batched:
             parts: tuple[object, ...] = ("spmm_batch", stored, out, *shape, batch)
         else:
             stage = _STAGE[str(config["stage"])]
-            parts = ("spmm", stored, out, *shape, stage, int(config["unroll"]))
+            parts = ("spmm", stored, out, *shape, stage, _number(config, "unroll"))
         tile = lanes * vec * cols
     elif op.name == "sddmm":
         loads = -(-op.width // (lanes * vec))
-        parts = ("sddmm", stored, _WORK[work], lanes, vec, loads, int(config["unroll"]))
+        parts = ("sddmm", stored, _WORK[work], lanes, vec, loads, _number(config, "unroll"))
         tile = 1
     else:
-        unroll = int(config.get("unroll", 1))
+        unroll = _number(config, "unroll") if "unroll" in config else 1
         parts = ("spmv", stored, out, _WORK.get(work), lanes, unroll, batch)
         if work == "stream":
             parts = ("spmv_stream", stored, out, lanes)
@@ -193,18 +244,18 @@ def _planned(work: str, config: Mapping[str, Any], op: Op) -> Plan:
 
 
 def _form(work: str, piece: int, config: Mapping[str, Any]) -> FormSpec:
-    reorder = str(config.get("reorder", "none"))
+    reorder = _reorder(config)
     if work == "rows":
         return FormSpec("csr") if reorder == "none" else FormSpec("rows", reorder=reorder)
     if work == "slices":
-        return FormSpec("slices", sigma=int(config["sigma"]))
+        return FormSpec("slices", sigma=_number(config, "sigma"))
     if work == "pieces":
         return FormSpec("pieces", piece=piece, reorder=reorder)
     return FormSpec({"coo": "entries"}.get(work, work), piece=piece)
 
 
-def _windows(config: Mapping[str, Any], op: Op) -> Plan:
-    math, window = str(config["math"]), int(config["window"])
+def _windows(work: str, config: Mapping[str, Any], op: Op) -> Plan:
+    math = str(config["math"])
     stored, quad = TYPES[op.dtype], 4 if op.width % 4 == 0 else 1
     rounds = op.dtype in ("f16", "bf16")
     other = math == "f16" if op.dtype == "f32" else math not in (op.dtype, "fp32")
@@ -213,8 +264,10 @@ def _windows(config: Mapping[str, Any], op: Op) -> Plan:
     if op.name == "spmv" or op.dtype == "f64" or other:
         raise SpaceError(f"windows with math={math} have no CUDA kernel for {op}")
     sampled = op.name == "sddmm"
-    piece = -(-int(config.get("piece", 0)) // BLOCK_COLUMNS[math])
-    reorder = str(config.get("reorder", "none"))
+    heights = (16,) if sampled else _SAFE["window"] if math == "fp32" else (8, 16)
+    window, piece, reorder = _number(config, "window", heights), 0, _reorder(config)
+    if work == "window-pieces":
+        piece = -(-_number(config, "piece") // BLOCK_COLUMNS[math])
     layout = "tf32" if math == "tf32x3" else math
     form = FormSpec("windows", piece, reorder, window=window, math=layout, sampled=sampled)
     out = "float" if rounds and piece else stored
@@ -222,11 +275,11 @@ def _windows(config: Mapping[str, Any], op: Op) -> Plan:
     if sampled:
         parts: tuple[object, ...] = ("sddmm_mma", _MATH[math], -(-op.width // 16), quad)
     elif math == "fp32":
-        lanes, vec, cols = (int(config[name]) for name in ("lanes", "vec", "cols"))
-        tile = lanes * vec * cols
-        parts = ("spmm_window", stored, out, lanes, vec, cols, window, int(config["unroll"]))
+        lanes, vec, cols = (_number(config, name) for name in ("lanes", "vec", "cols"))
+        tile, unroll = lanes * vec * cols, _number(config, "unroll")
+        parts = ("spmm_window", stored, out, lanes, vec, cols, window, unroll)
     else:
-        cols = int(config["cols"])
+        cols = _number(config, "cols")
         parts = ("spmm_mma", stored, out, _MATH[math], window, cols, quad)
         tile = 32 * cols
     return Plan(
@@ -236,7 +289,7 @@ def _windows(config: Mapping[str, Any], op: Op) -> Plan:
         lanes=lanes,
         tile=tile,
         vec=vec,
-        block=int(config["block"]),
+        block=_number(config, "block"),
         columns_fast=config.get("grid", "columns") == "columns",
         wide=rounds and bool(piece),
         tolerance=max(TOLERANCES[op.dtype], _MATH_TOLERANCES.get(math, 0.0)),
@@ -255,13 +308,13 @@ def fit(config: Mapping[str, Any], op: Op) -> Config:
     Raises: SpaceError as `plan` does for the rest.
     """
     changed = Config(config)
-    vec = int(config.get("vec", 1))
+    vec = _number(config, "vec") if "vec" in config else 1
     while vec > 1 and (op.width % vec or vec * SIZES[op.dtype] > 32):
         vec //= 2
     if "vec" in config and vec != config["vec"]:
         changed = changed.replace(vec=vec)
     if op.name == "sddmm" and "lanes" in config:
-        lanes = int(config["lanes"])
+        lanes = _number(config, "lanes")
         while lanes < 32 and -(-op.width // (lanes * vec)) > 8:
             lanes *= 2
         changed = changed.replace(lanes=lanes)

@@ -36,8 +36,11 @@ def inspect(
     only if the report has no fault. `values` are not checked."""
     (m, n), nnz = shape, idx.numel()
     ptr, idx = ptr.contiguous(), idx.to(ptr.dtype).contiguous()
-    places = torch.empty(m + 1 + 2 * nnz, dtype=torch.int32, device=ptr.device)
-    parts = (places[: m + 1], places[m + 1 : m + 1 + nnz], places[m + 1 + nnz :])
+    # cuSPARSE wants addresses that are multiples of 16 bytes.
+    sizes = (m + 1, nnz, nnz)
+    room = [-(-count // 4) * 4 for count in sizes]
+    places = torch.empty(sum(room), dtype=torch.int32, device=ptr.device)
+    parts = [a[:count] for a, count in zip(torch.split(places, room), sizes, strict=True)]
     report = torch.zeros(5, dtype=torch.int32, device=ptr.device)
     args = Args(m=m, n=n, nnz=nnz, X=ptr.data_ptr(), B=idx.data_ptr(), out=report.data_ptr())
     args.ptr, args.idx, args.rows = (one.data_ptr() for one in parts)

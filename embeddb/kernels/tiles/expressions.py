@@ -42,6 +42,8 @@ _FUNCTIONS = {
     "atan2": "atan2",
 }
 _SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "and": "&", "or": "|", "xor": "^"}
+#: Operations of `pred`, whose sums and products stay 0 or 1.
+_LOGICAL = {"add": "|", "multiply": "&"}
 _COMPARISONS = {"EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
 
 
@@ -70,12 +72,13 @@ def constant(text: str, dtype: str) -> str:
     return f"(({C_TYPES[dtype]})({whole + 1}LL - 1))" if whole < 0 else f"{whole}{suffix}"
 
 
-def combined(opcode: str, one: str, other: str) -> str:
+def combined(opcode: str, dtype: str, one: str, other: str) -> str:
     """C of a reduction of two terms."""
     if opcode in ("minimum", "maximum"):
         sign = "<" if opcode == "minimum" else ">"
         return f"({one} {sign} {other} ? {one} : {other})"
-    return f"({one} {_SIGNS[opcode]} {other})"
+    sign = _LOGICAL.get(opcode, "") if dtype == "pred" else ""
+    return f"({one} {sign or _SIGNS[opcode]} {other})"
 
 
 def element(value: Value, of: list[str], args: list[str]) -> str:
@@ -88,7 +91,7 @@ def element(value: Value, of: list[str], args: list[str]) -> str:
     if opcode in ("minimum", "maximum") or opcode in _SIGNS:
         if opcode in ("and", "or", "xor") and real:
             raise TensorError(f"{opcode} of {dtype} is not supported")
-        return combined(opcode, *args)
+        return combined(opcode, dtype, *args)
     match opcode:
         case "compare":
             if value.text not in _COMPARISONS:
@@ -98,9 +101,13 @@ def element(value: Value, of: list[str], args: list[str]) -> str:
             return f"({args[0]} ? {args[1]} : {args[2]})"
         case "clamp":
             low, x, high = args
-            return f"({x} < {low} ? {low} : {x} > {high} ? {high} : {x})"
+            return combined("minimum", dtype, combined("maximum", dtype, x, low), high)
+        case "convert" if dtype == "pred":
+            return f"({args[0]} != 0)"
+        case "convert" if of[0] in _LARGEST and not real:
+            return _saturated(args[0], of[0], dtype)
         case "convert":
-            return f"({args[0]} != 0)" if dtype == "pred" else f"({C_TYPES[dtype]}){args[0]}"
+            return f"({C_TYPES[dtype]}){args[0]}"
         case "not":
             return f"(!{args[0]})" if dtype == "pred" else f"(~{args[0]})"
         case "negate":
@@ -118,6 +125,21 @@ def element(value: Value, of: list[str], args: list[str]) -> str:
             a, b = args
             return f"({b} == 0 ? {a} : {b} == ({C_TYPES[dtype]})-1 && {b} < 0 ? 0 : {a} % {b})"
     return _real(value, of, args)
+
+
+def _saturated(number: str, of: str, dtype: str) -> str:
+    """C of a real number as a whole one: the end of the type's range for those outside, and 0 for
+    NaN, which is seen by its bits, since -ffast-math drops comparisons."""
+    bits, signed = int(dtype[1:]), dtype.startswith("s")
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if signed else (0, 2**bits)
+    infinity = "0xff000000u" if of == "f32" else "0xffe0000000000000u"
+    as_bits = f"(union {{ {C_TYPES[of]} x; uint{of[1:]}_t bits; }}){{{number}}}.bits"
+    return (
+        f"(({as_bits} << 1) > {infinity} ? 0"
+        f" : {number} <= {constant(str(low), of)} ? {constant(str(low), dtype)}"
+        f" : {number} >= {constant(str(high), of)} ? {constant(str(high - 1), dtype)}"
+        f" : ({C_TYPES[dtype]}){number})"
+    )
 
 
 def _real(value: Value, of: list[str], args: list[str]) -> str:

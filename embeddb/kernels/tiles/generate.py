@@ -277,12 +277,12 @@ class _SumLoops:
         for n, turn in enumerate(turns):
             term = self._term(turn)
             if in_registers:
-                self.lines.add(f"t{n} = {combined(self.value.opcode, f't{n}', term)};")
+                self.lines.add(f"t{n} = {self._combined(f't{n}', term)};")
             elif n == 0:
                 partial = self._place({})
-                self.lines.add(f"{self.type} sum = {combined(self.value.opcode, partial, term)};")
+                self.lines.add(f"{self.type} sum = {self._combined(partial, term)};")
             else:
-                self.lines.add(f"sum = {combined(self.value.opcode, 'sum', term)};")
+                self.lines.add(f"sum = {self._combined('sum', term)};")
         if not in_registers:
             self.lines.add(f"{self._place({})} = sum;")
         if self.inner is not None:
@@ -291,6 +291,9 @@ class _SumLoops:
             for n, turn in enumerate(turns):
                 self.lines.add(f"{self._place(turn)} = t{n};")
             self.lines.close()
+
+    def _combined(self, partial: str, term: str) -> str:
+        return combined(self.value.opcode, self.value.dtype, partial, term)
 
     def _term(self, moved: dict[Var, Form]) -> str:
         terms = tuple(of_var(v) if v.extent > 1 else whole(0) for v in self.value.over)

@@ -26,7 +26,7 @@ from embeddb.tensors.tiling.forms import (
 )
 
 #: Operations that return their operand unchanged.
-_SAME = ("copy", "optimization-barrier", "domain", "reduce-precision")
+_SAME = ("copy", "optimization-barrier", "domain")
 
 
 def values_of(kernel: TensorGraph) -> Values:

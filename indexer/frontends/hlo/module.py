@@ -89,6 +89,13 @@ def _name(token: str) -> str:
 def _head(statement: Statement, module: Module) -> Body | None:
     """The computation that a statement opens; tables before the first are skipped."""
     tokens = statement.tokens
+    opens = tokens[0] == "ENTRY" or "->" in tokens
+    if opens and "{" in tokens[:-1] and "=" in tokens:
+        raise TensorError(
+            "has instructions on the line that opens a computation",
+            line=statement.line,
+            hint="put each on a line of its own",
+        )
     if tokens[-1] != "{" or len(tokens) < 2:
         return None
     entry = tokens[0] == "ENTRY"

@@ -7,12 +7,14 @@ fits. Opcodes that move control or whole tuples are checked in `verify`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import ELEMENTWISE
 from embeddb.tensors.tensor_graph import DTYPES, Attribute, Shape
+from embeddb.tensors.tiling.forms import number_of
 from indexer.frontends.hlo.instructions import numbers_of
 
 Dims = tuple[int, ...]
@@ -371,17 +373,37 @@ def _scalar(call: Applied) -> list[Dims]:
 
 #: Types whose elements a literal does not separate by one comma each.
 _UNSEPARATED = frozenset(("pred", "c64", "c128"))
+#: Numbers from here on round to infinity.
+_F32_END = (2.0 - 2.0**-24) * 2.0**127
 _SEPARATED = str.maketrans("{},", "   ")
 
 
 def _constant(call: Applied) -> list[Dims]:
-    """Check that there are as many numbers as elements, where all are written."""
+    """Check that numbers fit their type, and that there is one for each element, where all are
+    written."""
     text, shape = "".join(call.raw.get("literal", ())), call.results[0]
-    if text.startswith("{") and "..." not in text and shape.dtype not in _UNSEPARATED:
-        count = len(text.translate(_SEPARATED).split())
-        if count != shape.elements:
-            raise TensorError(f"it has {count:,} numbers for {shape.elements:,} elements")
+    if "..." not in text and shape.dtype not in _UNSEPARATED:
+        numbers = text.translate(_SEPARATED).split()
+        if text.startswith("{") and len(numbers) != shape.elements:
+            raise TensorError(f"it has {len(numbers):,} numbers for {shape.elements:,} elements")
+        for number in dict.fromkeys(numbers):
+            if not _fits(number, shape.dtype):
+                raise TensorError(f"{number[:40]!r} is no number of type {shape.dtype}")
     return [one.dims for one in call.results]
+
+
+def _fits(number: str, dtype: str) -> bool:
+    """True if a literal is a number of a real or integer type, or the type is another one."""
+    whole = dtype[:1] in ("s", "u") and dtype[1:].isdecimal()
+    if not whole and not dtype.startswith(("f", "bf")):
+        return True
+    if not whole and number.lower().removeprefix("-").startswith("nan("):  # with its bits
+        return True
+    try:
+        value = number_of(number, dtype if whole else "f64")
+    except ValueError:
+        return False
+    return dtype != "f32" or not math.isfinite(value) or abs(value) < _F32_END
 
 
 _WORDS_ELEMENTWISE = frozenset(

@@ -60,6 +60,22 @@ def distinct_kernels(programs: Iterable[TensorGraph]) -> list[TensorGraph]:
     return list(kernels.values())
 
 
+def uncut(tensors: Iterable[TensorGraph]) -> list[str]:
+    """A note for each program with operations that compute and are in no kernel."""
+    notes = []
+    for program in tensors:
+        several = [
+            f"{op.opcode} {program.names[at]}" if program.names else op.opcode
+            for at, op in enumerate(program.operations)
+            if len(op.results) != 1 and op.opcode != "tuple"
+        ]
+        if several and program.kind == "program":
+            more = f" (and {len(several) - 5:,} more)" if len(several) > 5 else ""
+            named = ", ".join(several[:5])
+            notes.append(f"{program.name}: no kernel has {named}{more}: several results")
+    return notes
+
+
 def _from_zero(op: Operation) -> Operation:
     """The operation, if it is a slice as one that starts at 0."""
     if op.opcode != "slice":

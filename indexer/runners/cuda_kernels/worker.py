@@ -19,7 +19,7 @@ import torch
 from embeddb.core.config import Op
 from embeddb.core.errors import MissingDependency, RunnerUnavailable, SpaceError
 from embeddb.kernels.cuda.cusparse import CusparseProduct, cusparse
-from embeddb.kernels.cuda.device import DeviceError, gpu
+from embeddb.kernels.cuda.device import DeviceError, NoDeviceMemory, gpu
 from embeddb.kernels.cuda.forms import Csr, FormRefused
 from embeddb.kernels.cuda.nvrtc import CompileFailed
 from embeddb.kernels.cuda.plan import Plan, plan
@@ -270,7 +270,7 @@ class Worker(Answering):
         """Raises: KernelFault, which ends the process; RunnerUnavailable."""
         try:
             return super().answer(request, payload)
-        except torch.OutOfMemoryError as error:
+        except (torch.OutOfMemoryError, NoDeviceMemory) as error:
             torch.cuda.empty_cache()
             return {"status": "oom", "error": _first_line(error)}
         except FormRefused as error:
@@ -330,7 +330,8 @@ class Worker(Answering):
         reply: Reply = {"conversion_s": conversion_s, "tolerance": wanted.tolerance}
         if product.form.nbytes > job.left_bytes:
             need = f"the format needs {product.form.nbytes} bytes beside the matrix"
-            return {**reply, "status": "oom", "error": need}
+            left = f"max_bytes leaves {job.left_bytes}"
+            return {**reply, "status": "oom", "error": f"{need}, {left}"}
 
         def call() -> object:
             return product(job.b, job.x, job.out)

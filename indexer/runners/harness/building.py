@@ -71,7 +71,9 @@ def command(*flags: str) -> list[str]:
     compiler = cpu_build.compiler()
     if compiler is None:
         raise RunnerUnavailable(cpu_build.no_compiler())
-    return [compiler[0], *flags, cpu_build.flags()[1], *_SHARED]
+    # No part of the instance: it changes quotients alone, and those not measurably.
+    exact = cpu_build.exact_division(compiler[0])
+    return [compiler[0], *flags, *exact, cpu_build.flags()[1], *_SHARED]
 
 
 def one_file(prelude: str, functions: Sequence[tuple[str, str]], *, openmp: bool) -> str:

@@ -47,7 +47,7 @@ class MatrixRunner(WorkingRunner):
         """The worker's reply, after sending it the pattern if it has another one; or the reason
         why the pattern is refused, which is not sent twice in a run. Raises: RunnerUnavailable as
         `WorkerProcess.request`."""
-        key = (pattern.id, str(op), options.max_bytes, options.seed, options.check)
+        key = (pattern.id, str(op), options.limit_bytes, options.seed, options.check)
         if self._loaded != (self._session.ensure(), key):
             if self._refused is not None and self._refused[0] == key:
                 return self._refused[1]
@@ -68,7 +68,7 @@ class MatrixRunner(WorkingRunner):
         whole = {
             "do": "load",
             "shape": pattern.shape,
-            "left_bytes": options.max_bytes - need,
+            "left_bytes": options.limit_bytes - need,
             "seed": options.seed,
             "check": options.check,
             **message,
@@ -82,7 +82,7 @@ class MatrixRunner(WorkingRunner):
 
 def too_large(need: int, options: RunOptions) -> Reply | None:
     """The refusal of a matrix that needs more bytes than allowed; None if it fits."""
-    if need <= options.max_bytes:
+    if need <= options.limit_bytes:
         return None
-    reason = f"matrix and dense operands need {need} bytes of {options.max_bytes}"
+    reason = f"matrix and dense operands need {need} bytes of {options.limit_bytes}"
     return {"status": "oom", "error": reason}

@@ -104,8 +104,8 @@ class Measuring(Generic[V]):
         """
         self.begun = True
         need = self.of.bytes_needed(check=self._options.check)
-        if need > self._options.max_bytes:
-            reason = f"the arrays need {need} bytes of {self._options.max_bytes}"
+        if need > self._options.limit_bytes:
+            reason = f"the arrays need {need} bytes of {self._options.limit_bytes}"
             self._refused = {"status": "oom", "error": reason}
             return
         if self._options.check:

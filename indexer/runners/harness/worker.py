@@ -18,6 +18,8 @@ from indexer.runners.harness.serving import Reply, serve
 _CHUNK = 1 << 15
 #: Share of elements that may differ where rounding can turn a decision.
 _TURNED = 1e-4
+#: Errors of a program, not of the machine.
+_FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 #: A result by its number, and float64[elements] each: its expected values and tolerances.
 Expected = tuple[int, NDArray[np.float64], NDArray[np.float64]]
 
@@ -99,6 +101,9 @@ class _Worker(Answering):
                 job.expect(Path(request["folder"]), request["reference"], self.libraries)
             except InputError as error:
                 return {"status": "invalid", "error": error.reason}
+            except _FAULTS as error:  # of this reference: it ends no campaign
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                return {"status": "invalid", "error": f"its reference fails with {reason}"}
         self.job = job
         return {"status": "ok"}
 

@@ -13,9 +13,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from embeddb.kernels import build as cpu_build
 from embeddb.kernels.emitter import INCLUDES, TOOLS, timed
 from embeddb.kernels.nests.expressions import C_TYPES, Site, Writer, function_name, names_of
-from embeddb.kernels.nests.generate import PRELUDE, c_function, flags
+from embeddb.kernels.nests.generate import PRELUDE, c_function
 from embeddb.nests.dependence.distances import Distances
 from embeddb.nests.dependence.legality import needs_ascending
 from embeddb.nests.nest import Nest, index_range, values_of
@@ -24,6 +25,22 @@ from embeddb.nests.schedule import Schedule
 from indexer.frontends.c.scop import CFile, Scop
 from indexer.frontends.tree import Step, accesses, walk
 from indexer.runners.nest_code import fill
+
+#: Around generated functions, instead of the option for the whole program: there a test for NaN may
+#: stand. Before math.h, which declares vector functions for -ffast-math alone.
+_FAST = """\
+#pragma GCC push_options
+#pragma GCC optimize("O3", "fast-math")"""
+_FAST_END = "#pragma GCC pop_options"
+_NUMBERS = "In these loops NaN and infinities are not supported."
+
+
+def _flags() -> str:
+    """Options of the compiler for a file whose functions stand in `_FAST`."""
+    march = cpu_build.flags()[1]
+    x86 = "on x86 with -mno-recip (clang: -mrecip=none)"
+    return f"-O3 {march} -fno-math-errno -fopenmp -std=gnu11, {x86}"
+
 
 _MAIN = """\
 int main(void)
@@ -37,7 +54,7 @@ int main(void)
 def c_program(nest: Nest, schedule: Schedule) -> str:
     """The function, and a main that fills the arrays, calls it, and prints the sum of each array
     that it wrote and the median of the seconds of further calls, before each of which the arrays
-    are reset: `gcc -O3 -march=native -fopenmp FILE.c -lm`.
+    are reset.
 
     Raises: NestError for a schedule without code.
     """
@@ -48,8 +65,8 @@ def c_program(nest: Nest, schedule: Schedule) -> str:
         *(f"       {line}" for line in nest_lines(nest)),
         "",
         f"   Schedule: {_settings(schedule)}",
-        "   Compile:  gcc -O3 -march=native -fopenmp FILE.c -lm",
-        f"   It was measured with {' '.join(f for f in flags() if f not in ('-fPIC', '-shared'))}",
+        f"   Compile:  gcc FILE.c -lm {_flags()}",
+        f"   {_NUMBERS}",
         "   The numbers that it starts from are made up; no two pointers may overlap. */",
         *(
             f"/* It has rows like those of matrix {name}. */"
@@ -60,7 +77,10 @@ def c_program(nest: Nest, schedule: Schedule) -> str:
     function = c_function(nest, schedule, name)
     body = "\n".join(f"    {line}" if line else "" for line in _main(nest, name))
     return "\n".join(
-        [*lines, PRELUDE, function, fill.FILL_FUNCTIONS, TOOLS, _MAIN.format(body=body)]
+        [
+            *(*lines, _FAST, PRELUDE, function, _FAST_END),
+            *(fill.FILL_FUNCTIONS, TOOLS, _MAIN.format(body=body)),
+        ]
     )
 
 
@@ -173,21 +193,21 @@ def program_in_place(
     body += text[at:]
     head = [
         f"/* {file} with its loop nests as scheduled by embeddb: compile it in place of the file,",
-        f"   with {' '.join(f for f in flags() if f not in ('-fPIC', '-shared', '-w'))}.",
+        f"   with {_flags()}.",
         "   Results are the file's up to rounding: sums may run in another order, and numbers in",
         "   the text have the type of the arrays beside them. Arrays that are handed to one",
-        "   function may not overlap. */",
+        f"   function may not overlap. {_NUMBERS} */",
         *(f"/* {line} */" for line in unchanged),
         *_FEATURES.findall(source),
     ]
-    written = "\n".join([*functions, *body]) + "\n"
+    written = "\n".join([*functions, _FAST_END, *body]) + "\n"
     checks = [
         check.format(dtype=dtype, c=C_TYPES[dtype])
         for name, check in _CHECKS.items()
         for dtype in ("i32", "i64")
         if f"embeddb_{name}_{dtype}(" in written
     ]
-    return "\n".join([*head, PRELUDE, *checks, written]), unchanged
+    return "\n".join([*head, _FAST, PRELUDE, *checks, written]), unchanged
 
 
 def _function(one: Tuned) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import TensorError
-from embeddb.kernels.accuracy import kernel_error, may_jump, needs_positive
+from embeddb.kernels.accuracy import LARGE, kernel_error, may_jump, needs_positive, takes_large
 from embeddb.kernels.forms import aligned
 from embeddb.kernels.tiles.generate import FLAGS, PRELUDE, arguments, c_function
 from embeddb.tensors.tensor_graph import Shape, TensorGraph
@@ -48,6 +48,8 @@ class KernelJob(Job):
         positive = needs_positive(kernel)
         for number in range(self._inputs):
             self.arrays[number][:] = _filled(shapes[number], number, seed, positive=positive)
+            if takes_large(kernel, shapes[number]):
+                self.arrays[number][[0, -1]] = -LARGE, LARGE
         self.numbers = list(range(self._inputs, len(shapes)))
         self.may_jump = may_jump(kernel)
 
@@ -69,7 +71,7 @@ class KernelJob(Job):
             if shape.dtype in _LARGEST:
                 off = tolerance * (np.abs(values) + error) + _TINY[shape.dtype]
                 finite = np.isfinite(off) & (np.abs(values) < _LARGEST[shape.dtype])
-                off = np.where(finite, off, np.inf)
+                values, off = np.where(finite, values, 0), np.where(finite, off, np.inf)
             yield number, values, off
 
     def element(self, number: int, place: int) -> str:

@@ -22,7 +22,8 @@ from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 def _divide(a: Any, b: Any) -> Any:
     if a.dtype.kind == "f":
         return a / b
-    towards_zero = np.sign(a) * np.sign(b) * (np.abs(a) // np.maximum(np.abs(b), 1))
+    by = np.where(b == 0, 1, b).astype(a.dtype)
+    towards_zero = a // by + ((a % by != 0) & ((a < 0) != (by < 0)))
     return np.where(
         b == 0, np.full_like(a, -1 if a.dtype.kind == "i" else ~a.dtype.type(0)), towards_zero
     )
@@ -88,7 +89,7 @@ def dot(op: Operation, lhs: _Array, rhs: _Array) -> _Array:
     left, free_left = _matrices(lhs, op.dims("lhs_batch"), op.dims("lhs_contracting"), last=True)
     right, free_right = _matrices(rhs, op.dims("rhs_batch"), op.dims("rhs_contracting"), last=False)
     shared = tuple(lhs.shape[d] for d in op.dims("lhs_batch"))
-    return np.asarray(np.matmul(left, right).reshape(*shared, *free_left, *free_right))
+    return np.asarray(np.matmul(left, right).reshape((*shared, *free_left, *free_right)))
 
 
 def _matrices(
@@ -238,7 +239,8 @@ def evaluate(kernel: TensorGraph, arrays: Sequence[_Array]) -> list[Bounded]:
             if at in numbers:
                 values[at] = Bounded(_wide(logical(arrays[numbers[at]], op.shape), op.shape.dtype))
             else:
-                values[at] = _value(op, [values[o] for o in op.operands], kernel.operand_shapes(at))
+                value = _value(op, [values[o] for o in op.operands], kernel.operand_shapes(at))
+                values[at] = _overflowed(value) if op.shape.dtype == "f32" else value
             for operand in dict.fromkeys(op.operands):
                 left[operand] -= 1
                 if not left[operand] and operand not in kernel.outputs:
@@ -248,6 +250,18 @@ def evaluate(kernel: TensorGraph, arrays: Sequence[_Array]) -> list[Bounded]:
 
 def _wide(array: _Array, dtype: str) -> _Array:
     return array.astype(np.float64) if dtype == "f32" else array
+
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def _overflowed(of: Bounded) -> Bounded:
+    """An f32 value with infinities, of unbounded error, where it is too large for its type."""
+    large = np.isfinite(of.value) & (np.abs(of.value) > _LARGEST)
+    if not large.any():
+        return of
+    value = np.where(large, np.copysign(np.inf, of.value), of.value)
+    return Bounded(value, np.where(large, np.inf, error_of(*of)))
 
 
 def _value(op: Operation, of: Sequence[Bounded], shapes: Sequence[Shape]) -> Bounded:
@@ -389,7 +403,11 @@ def _converted(array: _Array, shape: Shape) -> _Array:
     if shape.dtype == "f32":
         return array.astype(np.float32).astype(np.float64) if array.dtype.kind != "f" else array
     if array.dtype.kind == "f" and shape.dtype != "f64" and shape.dtype != "pred":
-        array = np.trunc(array)
+        range_ = np.iinfo(DTYPE_OF[shape.dtype])
+        outside = [np.isnan(array), array <= range_.min, array >= float(range_.max)]
+        inside = np.where(np.any(outside, axis=0), 0, np.trunc(array)).astype(_type(shape))
+        ends = [np.asarray(end, _type(shape)) for end in (0, range_.min, range_.max)]
+        return np.select(outside, ends, inside)
     return array.astype(_type(shape))
 
 

@@ -141,8 +141,8 @@ class ProgramTimes:
             return failed("build", self._refused)
         if self._generation == self.session.ensure():
             return None
-        if (need := bytes_of(self.program)) > self.options.max_bytes:
-            return failed("oom", f"the arrays need {need:,} bytes of {self.options.max_bytes:,}")
+        if (need := bytes_of(self.program)) > self.options.limit_bytes:
+            return failed("oom", f"the arrays need {need:,} bytes of {self.options.limit_bytes:,}")
         try:
             text = hlo_text(self.program)
         except TensorError as error:
@@ -309,8 +309,8 @@ class KernelTimes:
         Raises: RunnerUnavailable.
         """
         options = self._options
-        if (need := bytes_of(kernel)) > options.max_bytes:
-            return failed("oom", f"the arrays need {need:,} bytes of {options.max_bytes:,}")
+        if (need := bytes_of(kernel)) > options.limit_bytes:
+            return failed("oom", f"the arrays need {need:,} bytes of {options.limit_bytes:,}")
         try:
             text = hlo_text(kernel)
         except TensorError as error:

@@ -233,6 +233,26 @@ def test_nan_and_infinities_are_as_in_a_plain_loop(op: Op, config: Config, tmp_p
         library.call("destroy", made)
 
 
+def test_an_infinite_value_of_a_meets_whole_dot_products(tmp_path: Path) -> None:
+    tiles = "order=ik1jk0,format=csr,ktile=16,reorder=none,schedule=guided,threads=all,unroll=4"
+    library, a = loaded(tmp_path, Op("sddmm", 32), Config.parse(tiles)), matrix(45, 38, 0.4)
+    a.data[::2] = -np.inf
+    rng = np.random.default_rng(0)
+    b, c = (rng.standard_normal((rows, 50)).astype(np.float32) for rows in (38, 45))
+    code, made = library.create(a)
+    assert code == OK
+    rows = np.repeat(np.arange(45), np.diff(a.indptr))
+    dots = np.einsum("ij,ij->i", c[rows], b[a.indices])
+    np.testing.assert_allclose(library.run(made, a, b, c), a.data * dots, rtol=1e-4, atol=1e-4)
+    library.call("destroy", made)
+
+
+def test_strings_of_an_array_are_one_literal_each(tmp_path: Path) -> None:
+    """Clang suspects a missing comma between two of them (`-Wstring-concatenation`)."""
+    for text in written(tmp_path, SPMM, BLOCKS).files().values():
+        assert not re.search(r'[,{]\s*"[^"\n]*"\s*\n\s*"', text)
+
+
 def test_what_no_matrix_is_is_refused(tmp_path: Path) -> None:
     library, a = loaded(tmp_path, SPMM, BLOCKS), matrix(20, 30, 0.3)
 

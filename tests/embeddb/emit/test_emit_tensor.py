@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from command_line import run_verb
 from tensors import conv, dot_add, row_sum
-from tile_kernels import softmax
+from tile_kernels import silu, softmax
 
 from embeddb.core.config import Config
 from embeddb.core.errors import TensorError, UsageError
 from embeddb.emit.emit import fusion_files
 from embeddb.emit.tile import TileLibrary
-from embeddb.kernels.build import compiler
+from embeddb.kernels.build import compiler, exact_division
 from embeddb.kernels.tiles.generate import flags
 from embeddb.tensors.edges import Cut, edges_of
 from embeddb.tensors.partition import Partition
@@ -92,6 +92,20 @@ def test_its_makefile_and_test_pass_and_notice_what_is_wrong(tmp_path: Path) -> 
     source = tmp_path / "k.c"
     source.write_text(source.read_text().replace("b0 += 8", "b0 += 16"))
     assert subprocess.run(["make", "-C", tmp_path, "check"], capture_output=True).returncode != 0
+
+
+@pytest.mark.gcc
+@needs_gcc
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_its_test_compares_with_exact_arithmetic(tmp_path: Path) -> None:
+    written(tmp_path, silu(), "t1=8,t2=0,tr=0")
+    done = subprocess.run(["make", "-C", tmp_path, "check"], capture_output=True, text=True)
+    assert done.returncode == 0 and "0 of 960 elements differ" in done.stdout, done.stdout
+    makefile = tmp_path / "Makefile"
+    if exact_division(compiler()[0]):  # type: ignore[index]
+        makefile.write_text(makefile.read_text().replace("$(CFLAGS) $(EXACT)", "$(CFLAGS)"))
+        subprocess.run(["make", "-C", tmp_path, "clean"], capture_output=True, check=True)
+        assert subprocess.run(["make", "-C", tmp_path, "check"], capture_output=True).returncode
 
 
 def test_what_is_no_tile_of_it_is_refused() -> None:

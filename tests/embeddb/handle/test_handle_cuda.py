@@ -9,6 +9,8 @@ import os
 import pickle
 import shutil
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,12 +20,13 @@ from emulated_gpu import EmulatedGpu
 import embeddb
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MatrixError, SpaceError, UsageError
+from embeddb.handle import cuda as cuda_handle
 from embeddb.handle import cuda_choice, cuda_matrix
 from embeddb.handle.choice import Choice, CompileOptions, Wanted
 from embeddb.handle.cuda import CudaProducts
-from embeddb.handle.cuda_choice import usual_config
+from embeddb.handle.cuda_choice import TorchProduct, usual_config
 from embeddb.handle.tensors import TensorHandle
-from embeddb.kernels.cuda.device import Device, gpu
+from embeddb.kernels.cuda.device import Device, DeviceError, gpu
 from embeddb.kernels.cuda.nvrtc import CompileFailed
 from embeddb.kernels.cuda.plan import plan
 
@@ -149,6 +152,21 @@ def places(sparse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     idx = sparse.col_indices() if by_row else sparse.row_indices()
     outer = torch.repeat_interleave(torch.arange(len(ptr) - 1).to(DEVICE), ptr[1:] - ptr[:-1])
     return (outer, idx) if by_row else (idx, outer)
+
+
+def test_a_coo_tensor_keeps_the_order_of_its_edges(device: Device) -> None:
+    edges = torch.tensor([[1, 0, 0], [0, 2, 1]], device=DEVICE)
+    weights = torch.tensor([1.0, 10.0, 100.0], dtype=torch.float64, device=DEVICE)
+    sparse = torch.sparse_coo_tensor(edges, weights, (2, 3))
+    a, b, c = sparse.to_dense(), dense(3, 2), dense(2, 2)
+    f, s = handle(sparse, "spmm", device, 2), handle(sparse, "sddmm", device, 2)
+    torch.testing.assert_close(f(b, values=2 * weights), 2 * a @ b)
+    torch.testing.assert_close(s(c, b), weights * (c @ b.T)[edges[0], edges[1]])
+    f.update(3 * weights)
+    torch.testing.assert_close(f(b), 3 * a @ b)
+    twice = torch.sparse_coo_tensor(edges[:, [0, 1, 0]], weights, (2, 3))
+    with pytest.raises(UsageError, match="duplicates"):
+        handle(twice, "sddmm", device, 2)
 
 
 def test_duplicates_are_added_up(device: Device) -> None:
@@ -336,18 +354,30 @@ def test_update_takes_strided_and_negated_values(device: Device) -> None:
     torch.testing.assert_close(f(b), -a @ b)
 
 
-def test_without_nvrtc_torch_computes(device: Device) -> None:
+@pytest.mark.parametrize(
+    "error", [CompileFailed("no code for this GPU"), DeviceError("no code for this GPU")]
+)
+def test_where_kernels_cannot_be_loaded_torch_computes(
+    error: Exception, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Broken:
         def kernel(self, template: str) -> Any:
-            raise CompileFailed("no code for this GPU")
+            raise error
 
-    cuda_choice._reasons.clear()
     a, b = matrix(), dense(17, 4)
-    wanted = Wanted("spmm", 4, None, "starter", CompileOptions())
+    wanted, broken = Wanted("spmm", 4, PIECES, "starter", CompileOptions()), Broken()
+    cuda_choice._reasons.clear()
     with pytest.warns(RuntimeWarning, match="no code for this GPU"):
-        f = TensorHandle(CudaProducts.of(a.to_sparse_csr(), wanted, Broken()))  # type: ignore[arg-type]
+        f = TensorHandle(CudaProducts.of(a.to_sparse_csr(), wanted, broken))  # type: ignore[arg-type]
     assert f.config is None
     torch.testing.assert_close(f(b), a @ b)
+    pickled = pickle.dumps(handle(a, "spmm", device, 4))
+    cuda_choice._reasons.clear()
+    original = cuda_handle.or_by_torch
+    monkeypatch.setattr(cuda_handle, "or_by_torch", lambda m, _, make: original(m, broken, make))
+    with pytest.warns(RuntimeWarning, match="no code for this GPU"):
+        again = pickle.loads(pickled)  # noqa: S301 (made above)
+    torch.testing.assert_close(again(b), a @ b)
 
 
 def test_wishes_about_compiling_and_order_are_kept(device: Device) -> None:
@@ -391,7 +421,7 @@ def test_wrong_operands_are_named(device: Device) -> None:
         (dense(17, 4, dtype=torch.float32), "torch.float32"),
         (dense(17, 4).to("meta"), "is on meta"),
         (matrix().to_sparse_csr(), "no dense tensor"),
-        ([[1.0]], "no dense tensor"),
+        ([[1.0]], "is a list: A was a tensor"),
     ):
         with pytest.raises(UsageError, match=message):
             f(b)
@@ -422,6 +452,67 @@ def test_damaged_matrices_are_refused(device: Device, monkeypatch: pytest.Monkey
 def test_a_configuration_without_a_kernel_is_refused(device: Device) -> None:
     with pytest.raises(SpaceError, match="no multiple of vec=4"):
         handle(matrix(), "spmm", device, 3, ROWS.replace(vec=4))
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_configuration_that_the_platform_does_not_have_is_refused(
+    runs: bool, device: Device
+) -> None:
+    """Before its kernel is planned, and where torch would compute, too."""
+    for kernel, changes, message in (
+        ("spmm", {"block": 96}, "'block': 96 is not one of"),
+        ("spmm", {"stage": "shared", "block": 1024}, "'block': 1024 is not one of"),
+        ("sddmm", {"work": "pieces"}, "'work': pieces is not one of"),
+    ):
+        wrong = DEFAULT[kernel].replace(**changes)
+        wanted = Wanted(kernel, 4, wrong, "starter", CompileOptions())
+        with pytest.raises(SpaceError, match=message) as caught:
+            ordered = cuda_matrix.csr_of(matrix().to_sparse_csr())
+            CudaProducts(ordered, wanted, device if runs else None)
+        assert "platform show cuda" in caught.value.hint
+
+
+@pytest.mark.parametrize("k", [3, 36, 200])
+@pytest.mark.parametrize("kernel", ["spmm", "sddmm"])
+def test_what_a_handle_chose_can_be_named(kernel: str, k: int, device: Device) -> None:
+    """At widths, too, that the platform's space would not take it for."""
+    a = matrix(dtype=torch.float32)
+    chosen = handle(a, kernel, device, k, calls=20_000).config
+    assert chosen is not None and handle(a, kernel, device, k, chosen).config == chosen
+
+
+def test_nothing_is_left_for_the_first_call(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may come from another thread or stream, which nobody tells to wait."""
+    a, b, c = matrix(), dense(17, 4), dense(23, 4)
+    sampled = handle(reversed_rows(a), "sddmm", device, 4)
+    assert sampled._products._back is not None and copy.copy(sampled)._products._back is not None
+    csr = cuda_matrix.csr_of(a.half().to_sparse_csr()).csr
+    products = [TorchProduct(csr, Op(kernel, 4, "f16")) for kernel in ("spmm", "sddmm")]
+    made = torch.sparse_csr_tensor
+    monkeypatch.setattr(torch, "sparse_csr_tensor", lambda *_, **__: pytest.fail("made late"))
+    assert products[0](b.half(), None, torch.empty(23, 4, dtype=torch.half, device=DEVICE)).any()
+    assert csr._rows and [list(one.form.tensors) for one in products] == [["val"], ["rows"]]
+    monkeypatch.setattr(torch, "sparse_csr_tensor", made)
+    torch.testing.assert_close(sampled(c, b), sampled(c, b))
+
+
+def test_values_are_updated_on_the_gpu_of_the_matrix(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    f, inside = handle(matrix(), "spmm", device, 4), []
+
+    @contextmanager
+    def guard(_: CudaProducts) -> Iterator[None]:
+        inside.append("enters")
+        yield
+        inside.append("leaves")
+
+    monkeypatch.setattr(CudaProducts, "_guard", guard)
+    monkeypatch.setattr(CudaProducts, "_settle", lambda _: inside.append("settles"))
+    f.update(matrix().to_sparse_csr())
+    assert inside == ["enters", "settles", "leaves"]
 
 
 def test_usual_configurations_have_kernels() -> None:

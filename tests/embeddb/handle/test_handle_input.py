@@ -299,6 +299,15 @@ def test_an_out_that_cannot_take_the_result_is_refused(f: Handle) -> None:
             f(dense(20, 8), out=out)
 
 
+def test_an_out_whose_rows_overlap_is_refused(f: Handle) -> None:
+    room = np.zeros(30 + 8, np.float32)
+    for strides in ((0, 4), (4, 4), (4, 0)):
+        out = np.lib.stride_tricks.as_strided(room, (30, 8), strides)
+        with pytest.raises(UsageError, match="several elements at one address"):
+            f(dense(20, 8), out=out)
+    assert not room.any()
+
+
 def test_strided_and_overlapping_outs_get_the_result(a: Any, f: Handle) -> None:
     b = dense(20, 8)
     expected = a @ b

@@ -110,6 +110,18 @@ def test_nan_and_infinity_are_as_in_scipy(kernel: str, config: str, value: float
     np.testing.assert_allclose(f(b), a @ b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.usefixtures("kernels_alone")
+@pytest.mark.parametrize("config", of_each_kind("sddmm"), ids=str)
+def test_an_infinite_value_of_a_meets_whole_dot_products(config: Config) -> None:
+    """Partial sums of a tile of columns may have another sign than the whole sum."""
+    a = matrix(45, 38, 0.4, np.float32)
+    a.data[::3], a.data[1::3] = np.inf, -np.inf
+    rng = np.random.default_rng(0)
+    b, c = (rng.standard_normal((rows, 100)).astype(np.float32) for rows in (38, 45))
+    result = embeddb.compile(a, "sddmm", k=100, config=config)(c, b)
+    np.testing.assert_allclose(result, expected(a, "sddmm", b, c), rtol=1e-4, atol=1e-4)
+
+
 def test_reproducible_leaves_atomic_additions_out() -> None:
     a = matrix(45, 38, 0.4, np.float32)
     atomic = "order=pk1k0,format=csr,ktile=16,threads=all,pieces=8,seams=atomic,unroll=1"

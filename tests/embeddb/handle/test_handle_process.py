@@ -211,6 +211,19 @@ def test_without_a_compiler_a_cache_that_is_carried_along_runs(
         assert embeddb.compile(a, "spmm", k=16, config=ROWS).config is None
 
 
+def test_asked_to_build_without_a_compiler_a_kernel_of_the_cache_runs(
+    cache: Path, a: Any, b: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = autotune.usual_config(Op("spmm", 16), matrix_of(a))
+    embeddb.compile(a, "spmm", k=16, config=usual)
+    chosen(monkeypatch, 4.0)
+    monkeypatch.setenv("EMBEDDB_CC", "no-such-compiler")
+    kernel_call._kernel.cache_clear()
+    f = embeddb.compile(a, "spmm", k=16, calls=1e6, build=True)
+    assert f.config == usual and "no C compiler found" in f.why()
+    runs_here(f, a, b)
+
+
 def test_small_problems_are_scipys(a: Any) -> None:
     small = a[:3, :]
     f = embeddb.compile(small, "spmv")
@@ -238,6 +251,7 @@ def test_few_calls_do_not_win_a_building_back(
     assert f.config is None and "building a better" in f.why()
     monkeypatch.setattr(autotune, "usual_build_s", lambda: 0.0)
     assert embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db).config is not None
+    assert embeddb.compile(a, "spmm", k=16, calls=0, build=True, db=empty_db).config is not None
 
 
 def test_few_calls_do_not_wait_for_an_index(
@@ -393,7 +407,12 @@ def test_a_conversion_comes_when_it_pays(a: Any, b: Any, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("source", "word"), [("measured of cpu@here", "measured"), ("neighbours of cpu", "expected")]
+    ("source", "word"),
+    [
+        ("measured of cpu@here", "measured"),
+        ("fastest of 3 measured here, 0.2 ms a call", "measured"),
+        ("neighbours of cpu", "expected"),
+    ],
 )
 def test_a_measured_gain_is_told_from_an_expected_one(
     a: Any, monkeypatch: pytest.MonkeyPatch, source: str, word: str

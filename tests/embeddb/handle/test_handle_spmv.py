@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from scipy import sparse
 
 import embeddb
@@ -198,6 +199,18 @@ def test_an_answer_for_a_busy_machine_is_launched_on_one_thread(
     np.testing.assert_allclose(f(b), a @ b, rtol=1e-4)
     assert embeddb.compile(a, "spmm", k=16, build=True).config["threads"] == "all"  # type: ignore[index]
     assert autotune.one_thread(pieces) == pieces  # its loops need a team
+    team = pieces
+    f = embeddb.compile(a, "spmm", k=16, calls=1e6, build=True)
+    assert f.config is not None and f.config["threads"] == "one"
+    assert f"not {pieces}: it needs several threads" in f.why() and "one thread: " not in f.why()
+    np.testing.assert_allclose(f(b), a @ b, rtol=1e-4)
+    team = f.config
+    held, op = matrix_of(a), Op("spmm", 16)
+    single = replace(choice_of_config(team, held.pattern, op), default=dict(team))
+    assert autotune.alone(single, op, held) == single  # nothing changes, nothing is said
+    more = replace(single, others=[{**team, "threads": "all"}])
+    (other,) = autotune.alone(more, op, held).others
+    assert other["threads"] == "one"
 
 
 _COUNT = """

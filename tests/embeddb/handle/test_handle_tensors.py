@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,6 +80,7 @@ def test_the_operators_are_what_torch_asks_of_them() -> None:
     f = embeddb.compile(a, "spmm", k=K, config=ROWS)
     torch.library.opcheck(torch.ops.embeddb.product.default, (leaf(N, K), None, f._key, False))
     torch.library.opcheck(torch.ops.embeddb.dots.default, (leaf(M, K), leaf(N, K), f._key))
+    torch.library.opcheck(torch.ops.embeddb.weights.default, (leaf(N, K).detach(), f._key))
 
 
 def test_torch_compile_goes_through_whole() -> None:
@@ -143,6 +147,40 @@ def test_unsorted_rows_keep_their_order_and_duplicates_have_none() -> None:
         g(b, values=torch.ones(3))
 
 
+def test_a_coo_tensor_keeps_the_order_of_its_edges() -> None:
+    """`edge_index` and `edge_weight` of a graph are seldom sorted."""
+    edges, weights = torch.tensor([[1, 0, 0], [0, 2, 1]]), torch.tensor([1.0, 10.0, 100.0])
+    a = torch.sparse_coo_tensor(edges, weights, (2, 3))
+    assert not a.is_coalesced()
+    b, c = torch.eye(3), torch.ones(2, 3)
+    f = embeddb.compile(a, "spmm", k=3)
+    s = embeddb.compile(a, "sddmm", k=3)
+    expected = torch.tensor([[0.0, 100, 10], [1, 0, 0]])
+    torch.testing.assert_close(f(b), expected)
+    torch.testing.assert_close(f(b, values=2 * weights), 2 * expected)
+    torch.testing.assert_close(s(c, b), weights)
+    torch.testing.assert_close(s(c, b, values=3 * weights), 3 * weights)
+    for new in (4 * weights, torch.sparse_coo_tensor(edges, 4 * weights, (2, 3))):
+        f.update(new)
+        torch.testing.assert_close(f(b), 4 * expected)
+
+
+def test_a_coo_tensor_with_duplicates_has_no_order() -> None:
+    a = torch.sparse_coo_tensor(torch.tensor([[1, 0, 1], [0, 2, 0]]), torch.ones(3), (2, 3))
+    f = embeddb.compile(a, "spmm", k=3)
+    torch.testing.assert_close(f(torch.eye(3)), torch.tensor([[0.0, 0, 1], [2, 0, 0]]))
+    for call in (
+        lambda: f(torch.eye(3), values=torch.ones(3)),
+        lambda: f.update(torch.ones(2)),
+        lambda: embeddb.compile(a, "sddmm", k=3),
+    ):
+        with pytest.raises(UsageError, match="duplicates") as raised:
+            call()
+        assert "A.coalesce()" in raised.value.hint
+    s = embeddb.compile(a.coalesce(), "sddmm", k=3)
+    torch.testing.assert_close(s(torch.ones(2, 3), torch.eye(3)), torch.tensor([1.0, 2.0]))
+
+
 def test_out_is_written_and_takes_no_gradient() -> None:
     d, b = dense(torch.float32), torch.randn(N, K)
     f = embeddb.compile(d.to_sparse_csr(), "spmm", k=K, config=ROWS)
@@ -153,6 +191,8 @@ def test_out_is_written_and_takes_no_gradient() -> None:
         f(b.requires_grad_(), out=out)
     with torch.no_grad():
         assert f(b, out=out) is out
+        with pytest.raises(UsageError, match="several elements at one address"):
+            f(b, out=torch.zeros(1, K).expand(M, K))
 
 
 @pytest.mark.parametrize(
@@ -180,6 +220,15 @@ def test_other_operands_are_refused() -> None:
     ):
         with pytest.raises(UsageError, match=told):
             f(operand)
+    needs_grad = torch.ones(f.sparse().values().shape, requires_grad=True)
+    for call in (
+        lambda: f(torch.zeros(N, K), values=np.ones(3, dtype=np.float32)),
+        lambda: f(np.zeros((N, K), dtype=np.float32), values=needs_grad),
+        lambda: f.sparse([1.0]),
+        lambda: f.update([1.0]),
+    ):
+        with pytest.raises(UsageError, match="A was a tensor"):
+            call()
     with pytest.raises(UsageError, match="values has the shape"):
         f(torch.zeros(N, K), values=torch.ones(3))
     with pytest.raises(UsageError, match="two dense operands"):
@@ -276,6 +325,62 @@ def test_a_trace_holds_the_product_and_not_its_result() -> None:
         assert f(mode.from_tensor(b)).shape == (M, K)
     with pytest.raises(UsageError):
         f(b.to("meta"))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
+@pytest.mark.parametrize("kernel", ["spmm", "sddmm"])
+def test_traced_programs_follow_updates(kernel: str) -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    a = dense().to_sparse_csr()
+    f = embeddb.compile(a, kernel, k=K, config=ROWS)
+    operands = tuple(leaf(*shape).detach() for shape in ((M, K), (N, K)))[kernel == "spmm" :]
+    programs = [
+        make_fx(f)(*operands),
+        torch.jit.trace(_Module(f), operands),
+        torch.export.export(_Module(f), operands).module(),
+        torch.compile(_Module(f), backend="aot_eager"),
+    ]
+    before = [program(*operands) for program in programs]
+    f.update(3 * a.values())
+    for program, former in zip(programs, before, strict=True):
+        torch.testing.assert_close(program(*operands), 3 * former)
+
+
+#: Loads the programs of another process beside a handle of its own.
+_LOADS = """
+import sys
+import torch, embeddb
+f = embeddb.compile(torch.eye(14, 11).double().to_sparse_csr(), "spmm", k=3, config=sys.argv[3])
+for load in (lambda: torch.export.load(sys.argv[1]).module(), lambda: torch.jit.load(sys.argv[2])):
+    try:
+        print("ran", load()(torch.ones(11, 3, dtype=torch.float64)).shape)
+    except Exception as error:
+        print("refused" if "in the process that traced the program" in str(error) else repr(error))
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_saved_program_does_not_run_on_the_matrix_of_another_process(tmp_path: Path) -> None:
+    f = embeddb.compile(dense().to_sparse_csr(), "spmm", k=K, config=ROWS)
+    b = leaf(N, K).detach()
+    exported, traced = tmp_path / "p.pt2", tmp_path / "p.ts"
+    torch.export.save(torch.export.export(_Module(f), (b,)), exported)
+    torch.jit.save(torch.jit.trace(_Module(f), (b,)), traced)
+    torch.testing.assert_close(torch.export.load(exported).module()(b), f(b))
+    code = [sys.executable, "-W", "ignore", "-c", _LOADS, exported, traced, ROWS]
+    output = subprocess.run(code, check=True, capture_output=True, text=True, timeout=240).stdout
+    assert output.split() == ["refused", "refused"]
+
+
+def test_a_program_whose_handle_was_deleted_says_so() -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    b = leaf(N, K).detach()
+    program = make_fx(embeddb.compile(dense().to_sparse_csr(), "spmm", k=K, config=ROWS))(b)
+    gc.collect()
+    with pytest.raises(UsageError, match="handle was deleted"):
+        program(b)
 
 
 @pytest.mark.parametrize("narrow", ["bfloat16", "float16"])

@@ -114,6 +114,20 @@ def test_a_wrong_variable_is_named(
     assert not list(kernels.glob("*.so")) and not list(kernels.glob(".build-*"))
 
 
+def test_the_last_words_of_a_broken_compiler_are_said(
+    monkeypatch: pytest.MonkeyPatch, kernels: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "badcc"
+    broken.write_text(
+        '#!/bin/sh\ncase "$*" in *--version*) echo badcc 1; exit 0;; esac\n'
+        "cat > /dev/null; printf 'reading\\nboom: plug pulled\\n\\n' >&2; exit 1\n"
+    )
+    broken.chmod(0o755)
+    monkeypatch.setenv("EMBEDDB_CC", str(broken))
+    with pytest.raises(RunnerUnavailable, match="failed: boom: plug pulled"):
+        cpu_build.build("int x;")
+
+
 def test_an_unwritable_cache_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "embeddb").write_text("a file where the folder should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -140,3 +154,12 @@ def test_looking_for_nan_in_a_result_gathers_nothing(tmp_path: Path) -> None:
     told = [one for one in done.stderr.splitlines() if one.startswith(here)]
     assert any("loop vectorized" in one for one in told), told
     assert not any("gather" in one for one in told), told
+
+
+@pytest.mark.parametrize("has", ["-mno-recip", "-mrecip=none", "neither"])
+def test_the_option_for_exact_quotients_is_tried(has: str, tmp_path: Path) -> None:
+    """As of gcc for x86, of clang, and of a compiler that needs none."""
+    made = tmp_path / "cc"
+    made.write_text(f'#!/bin/sh\n[ "$1" = {has} ] || {{ echo "error" >&2; exit 1; }}')
+    made.chmod(0o755)
+    assert cpu_build.exact_division(str(made)) == (() if has == "neither" else (has,))

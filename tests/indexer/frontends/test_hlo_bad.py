@@ -57,6 +57,10 @@ def read(text: str) -> TensorGraph:
             6,
         ),
         (["ROOT x = f32[4,8] parameter(one)"], "no whole number", 4),
+        (["ROOT x = f32[] constant(abc)"], "'abc' is no number of type f32", 4),
+        (["ROOT x = f32[2] constant({1, 1e39})"], "'1e39' is no number of type f32", 4),
+        (["ROOT x = s8[] constant(300)"], "'300' is no number of type s8", 4),
+        (["ROOT x = u4[2] constant({1, -1})"], "'-1' is no number of type u4", 4),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(lines: list[str], reason: str, line: int) -> None:
@@ -75,6 +79,14 @@ def test_what_is_wrong_is_told_with_its_line(lines: list[str], reason: str, line
         ("HloModule m\n", "no ENTRY"),
         ("HloModule m\n\nmain {\n x = f32[] parameter(0)\n}\n", "no ENTRY"),
         ("HloModule m\nENTRY main {\n}\n", "is empty"),
+        (
+            "HloModule m\nENTRY main { x = f32[4] parameter(0)\n ROOT y = f32[4] add(x, x) }\n",
+            "on the line that opens a computation",
+        ),
+        (
+            "HloModule m\nENTRY main { ROOT x = f32[] constant(1) }\n",
+            "on the line that opens a computation",
+        ),
         ("HloModule m\nENTRY main {\n x = f32[] parameter(0)\n", "ends inside of main"),
         ("HloModule m\nENTRY main {\n x = f32[] constant({1,\n", "ends inside of brackets"),
         (entry(X) + "ENTRY main {\n", "is there twice"),

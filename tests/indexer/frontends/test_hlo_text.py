@@ -99,6 +99,14 @@ def test_constants_of_one_element_come_into_the_kernel() -> None:
     assert made[0].name == "m.r"
 
 
+def test_a_parameter_may_have_any_name() -> None:
+    made = program(
+        "HloModule m\n\nENTRY %main (parameter: f32[4]) -> f32[4] {\n"
+        "  %parameter = f32[4] parameter(0)\n  ROOT %y = f32[4] tanh(%parameter)\n}\n"
+    )
+    assert [operation.opcode for operation in made.operations] == ["parameter", "tanh"]
+
+
 def test_windows_labels_and_groups() -> None:
     found = only(
         "x = f32[1,9,9,4] parameter(0)",

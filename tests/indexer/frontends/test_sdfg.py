@@ -307,7 +307,7 @@ WRONG = {
     "a power": (f"{MAP}/end", "N ** 70", "too large"),
     "outside": (f"{MAP}/end", "N", "outside 0 to 7"),
     "overflow": (f"{MAP}/end", "99999999999999999999", "must be a whole number of at most"),
-    "empty": (f"{MAP}/end", "-5", "runs from"),
+    "empty": (f"{MAP}/end", "-5", "never runs"),
     "backwards": (f"{MAP}/step", "-1", "step -1 is not positive"),
     "a gap": (
         "nodes/0/edges/2/attributes/data/attributes/subset/ranges/0",

@@ -17,6 +17,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.plugins import load
 from embeddb.core.records import Measurement
 from embeddb.kernels.cuda import plan as cuda_plan
+from embeddb.kernels.cuda.device import NoDeviceMemory
 from embeddb.testing.runners import RunnerContract
 from indexer.runners import cuda
 from indexer.runners.base import RunOptions
@@ -168,6 +169,29 @@ def test_max_bytes_bounds_operands_and_formats(shared_runner: CudaRunner) -> Non
     need = cuda._bytes(pattern, Op("spmm", 8), QUICK)
     found = measured(shared_runner, "spmm:8", [PIECES, ROWS], pattern, max_bytes=need + 100)
     assert [m.status for m in found] == ["oom", "ok"] and "the format needs" in found[0].error
+
+
+def test_the_default_limit_is_most_of_the_gpus_memory(
+    shared_runner: CudaRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pattern, fits = matrix(200, 200, 0.5), []
+    for share in (0.8, 1e-5):
+        monkeypatch.setattr(cuda, "_MEMORY_SHARE", share)
+        fits += measured(shared_runner, "spmm:8", [ROWS], pattern)
+        fits += measured(shared_runner, "spmm:8", [ROWS], pattern, max_bytes=4 << 30)
+    assert [m.status for m in fits] == ["ok", "ok", "oom", "ok"]
+    assert fits[2].error.endswith(f"bytes of {int((1 << 30) * 1e-5)}"), "of the emulated 1 GiB"
+
+
+def test_no_memory_of_a_library_ends_no_process() -> None:
+    from indexer.runners.cuda_kernels.worker import Worker
+
+    class Full(Worker):
+        def measure(self, request: dict[str, Any]) -> Any:
+            raise NoDeviceMemory("cusparseSpMM_preprocess: insufficient resources")
+
+    reply = Full(lambda: None).answer({"do": "measure"}, b"")  # type: ignore[arg-type,return-value]
+    assert reply["status"] == "oom" and "insufficient resources" in reply["error"]
 
 
 def test_too_many_entries_are_refused(

@@ -203,3 +203,12 @@ def test_shapes_that_do_not_fit_fail_the_kernel_and_not_the_runner(
 def test_its_operation_is_tile(shared_runner: TileRunner) -> None:
     with pytest.raises(UsageError, match="no nest"):
         list(shared_runner.run(DOT, Op("nest"), FEW, options=QUICK))
+
+
+def test_a_kernel_whose_reference_fails_is_invalid_alone(shared_runner: TileRunner) -> None:
+    k = Kernel()
+    x, y = k.given(8, 8, dtype="pred"), k.given(8, 8, dtype="pred")
+    k.op("subtract", (8, 8), x, y, dtype="pred")
+    (said,) = statuses(shared_runner, k.done(), [Tile((0, 0)).config])
+    assert said.startswith("invalid its reference fails with TypeError: numpy boolean subtract")
+    assert statuses(shared_runner, DOT, FEW[:1]) == ["ok"]

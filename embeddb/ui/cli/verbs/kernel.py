@@ -83,11 +83,12 @@ def import_verb(db: str, files: tuple[str, ...], as_json: bool, **options: Any) 
     """
     from indexer.add import add_coded
     from indexer.programs.tensors import probes, programs
-    from indexer.programs.tensors.cutting import distinct_kernels
+    from indexer.programs.tensors.cutting import distinct_kernels, uncut
 
     if not (files or options["ours"] or options["probes"]):
         raise UsageError("nothing to import", hint="give files or folders, --ours or --probes")
     tensors, notes = _read(files, options["kind"], options["group"])
+    notes += uncut(tensors) if options["cut"] else []
     tensors += programs() if options["ours"] else []
     tensors += probes() if options["probes"] else []
     if options["cut"]:

@@ -16,7 +16,7 @@ from embeddb.core.errors import NestError, NothingFound, UsageError
 from embeddb.core.wording import plural
 from embeddb.nests.check import canonical_schedule
 from embeddb.nests.counters import SOURCES
-from embeddb.nests.nest import Nest
+from embeddb.nests.nest import Nest, iterations
 from embeddb.nests.nest_text import nest_text
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.platform import load_platform, space_of
@@ -203,6 +203,8 @@ def _of_file(place: str, name: str, defines: tuple[str, ...], index_matrix: str)
         raise NestError("a Python program must be run to be read", where=place, hint=hint)
     (matrix,) = read_matrices([index_matrix] if index_matrix else [])
     program = extracted(place, defined(defines), matrix, alone=True)
+    for line in program.notes:
+        note(f"{place}: {line}")
     fits = [nest for nest in program.nests if name in ("", nest.name, nest.id)]
     if len(fits) == 1:
         return fits[0]
@@ -253,14 +255,16 @@ def _document(nest: Nest, schedule: Schedule | None) -> dict[str, Any]:
 
 
 def _show(nest: Nest, schedule: Schedule | None) -> None:
+    turns, all_turns = _turns(nest)
     say(
-        f"{nest.name or 'a nest'} ({nest.id}): {nest.sizes}; {nest.points:,} iterations of the body"
+        f"{nest.name or 'a nest'} ({nest.id}): {' x '.join(turns)} turns; "
+        f"{all_turns} iterations of the body"
     )
     say()
     for line in listing(nest, schedule).splitlines():
         say(f"  {line}")
     say()
-    loops = zip(nest.trips, loop_words(nest), strict=True)
+    loops = zip(turns, loop_words(nest), strict=True)
     rows = [(nest.loop_name(at), trip, word) for at, (trip, word) in enumerate(loops)]
     table(("loop", "iterations", "order"), rows)
     say()
@@ -271,6 +275,19 @@ def _show(nest: Nest, schedule: Schedule | None) -> None:
         say("dependences between iterations:")
         for line in lines:
             say(f"  {line}")
+
+
+def _turns(nest: Nest) -> tuple[list[str], str]:
+    """Iterations of each loop for fixed outer ones, on average, and of the body."""
+    totals = iterations(nest.loops)
+    if totals is None:
+        varying = [bool(loop.lower.loops | loop.upper.loops) for loop in nest.loops]
+        about = ["about " * varies + str(n) for varies, n in zip(varying, nest.trips, strict=True)]
+        return about, f"about {nest.points:,}"
+    means = (n / outer for n, outer in zip(totals, (1, *totals), strict=False))
+    return [f"{mean:.12g}" if mean == int(mean) else f"{mean:.4g}" for mean in means], (
+        f"{totals[-1]:,}"
+    )
 
 
 # -- measurements ----------------------------------------------------------------------------------
@@ -370,6 +387,10 @@ def requested_nests(
     return list(by_id.values())
 
 
+#: Options of `count` that are about programs.
+_REQUESTS = ("sizes", "defines", "index_matrix")
+
+
 @click.command("count")
 @click.argument("db")
 @click.argument("programs", nargs=-1, metavar="[PROGRAM...]")
@@ -381,7 +402,6 @@ def requested_nests(
     type=click.IntRange(0, 1_000_000),
     help="Count this many random nests.",
 )
-@click.option("--all", "everything", is_flag=True, help="Every nest in DB.")
 @click.option("--platform", default="nest-cpu", show_default=True)
 @click.option("--source", default="auto", show_default=True, type=click.Choice(["auto", *SOURCES]))
 @threads_option
@@ -389,33 +409,33 @@ def requested_nests(
 def count_verb(db: str, programs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Count hardware events of the loop nests of PROGRAMs in canonical schedule, into DB.
 
-    PROGRAMs are as in `nest measure`; --synthetic N counts N random nests instead, the training
-    data of `train nests`, and --all the nests in DB, so that they can be neighbours by their
-    counters. If the processor has no counters (--source perf), the nest is built with a model of
-    the caches in place of its accesses (--source model); the source is stored. After Ctrl-C the
-    same command continues.
+    PROGRAMs are as in `nest measure`; without any, the nests in DB are counted, so that they can be
+    neighbours by their counters, or with --size the shipped programs. --synthetic N counts N random
+    nests instead, the training data of `train nests`. If the processor has no counters (--source
+    perf), the nest is built with a model of the caches in place of its accesses (--source model);
+    the source is stored. After Ctrl-C the same command continues.
 
     \b
     Example:
       embeddb nest count nests.db
-      embeddb nest count nests.db --all
+      embeddb nest count nests.db --size medium
       embeddb nest count training.db --synthetic 8500
     """
     from indexer.nest_runs import CountJob
 
-    everything = options["everything"]
-    if everything and (programs or options["synthetic"]):
-        raise UsageError("--all counts the nests in DB and takes no other nests")
-    nests = [] if everything else _nests_to_count(programs, options)
+    requested = [programs, *(options[name] for name in ("synthetic", *_REQUESTS))]
+    nests = _nests_to_count(programs, options) if any(requested) else []
     # For training nests, three quarters of the time would go to the check against numpy.
     check = not options["synthetic"]
     effort = {"repeats": 3, "most": 9, "threads": options["threads"], "check": check}
-    opening = open_database if everything else database_to_fill
+    opening = database_to_fill if nests else open_database
     with opening(db) as opened, Progress() as progress:
         machine = machine_here(opened, opened.platform(options["platform"]), **effort)
-        if everything:
+        if not nests:
             infos = (info for info in opened.store.patterns() if info.kind == "nest")
             nests = [nest for info in infos if (nest := opened.store.nest(info.id)) is not None]
+        if not nests:
+            raise NothingFound(f"{db} has no nest", hint="name programs, or `embeddb nest import`")
         done = CountJob(machine, options["source"]).run(nests, progress)
     if as_json:
         emit({"nests": len(nests), "counted": done, "platform": machine.here.id})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embeddb.core.config import Op
-from embeddb.core.errors import NothingFound, UsageError
+from embeddb.core.errors import NothingFound, TensorError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import duration, factor, plural
@@ -19,7 +19,7 @@ from embeddb.database import Database
 from embeddb.tensors.edges import edges_of
 from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.ui.cli.arguments import Number, number_option, open_database, resolve_workloads
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli.output import Progress, emit, json_option, note, note_some, say, table
 from embeddb.ui.cli.workload_text import (
     MOST_NOTES,
     NO_PLAN_FOR_XLA,
@@ -109,7 +109,17 @@ def tune_verb(db: str, name: str, as_json: bool, **options: Any) -> None:
     else:
         show()
     if op.name == "tile":
-        refuse_if_nothing_ran(len(document["kernels"]), document["skipped"])
+        _refuse_without_times(name, document)
+
+
+def _refuse_without_times(name: str, document: Mapping[str, Any]) -> None:
+    """Fail if no tile of any kernel ran. Raises: TensorError."""
+    kernels = document["kernels"]
+    if not kernels and not document["skipped"]:
+        hint = "operations with several results, as a reduce of two arrays, have no tiles"
+        raise TensorError(f"{name} cuts into no kernel", hint=hint)
+    errors = {one["name"]: one["error"] for one in kernels if one["error"]}
+    refuse_if_nothing_ran(len(kernels) - len(errors), {**document["skipped"], **errors})
 
 
 def _matrix(db: Database, subjects: list[Any], options: dict[str, Any], how: Any) -> _Shown:
@@ -297,10 +307,11 @@ def _tiles_document(done: TilesTuned) -> dict[str, Any]:
                 "ranked": one.ranked,
                 "tried": len(one.tried),
                 "default": dict(one.default),
-                "default_s": one.again_s(one.default),
+                "default_s": _finite(one.again_s(one.default)),
                 "best": dict(one.best),
-                "best_s": one.again_s(one.best),
+                "best_s": _finite(one.again_s(one.best)),
                 "gain": one.gain,
+                "error": _error(one),
             }
             for one in tuned
         ],
@@ -310,6 +321,13 @@ def _tiles_document(done: TilesTuned) -> dict[str, Any]:
         "best_s": best_s,
         "gain": default_s / best_s if best_s else None,
     }
+
+
+def _error(one: Tuned) -> str:
+    """Reason why no tile of a kernel ran; empty if one did."""
+    if math.isfinite(one.again_s(one.best)):
+        return ""
+    return next(filter(None, one.failed.values()), "") or "no tile ran"
 
 
 def _show_tiles(done: TilesTuned) -> None:
@@ -330,6 +348,9 @@ def _show_tiles(done: TilesTuned) -> None:
         head = ["kernel", "chosen by", "tried", "untiled", "best", "gain", "configuration"]
         table(head, rows)
     note_without_tiles(done.skipped)
+    failed = [f"{one.subject.name}: nothing ran: {_error(one)}" for one in tuned if _error(one)]
+    if len(failed) < len(tuned):  # else the command fails with them
+        note_some(failed, MOST_NOTES, "and {:,} more: --json has them all")
     default_s, best_s = _total(tuned, times)
     if len(tuned) > 1 and best_s:
         say()

@@ -21,6 +21,7 @@ def gpu_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     monkeypatch.setattr(nvrtc, "toolkit", lambda: "13.0")
+    monkeypatch.setattr("cuda.bindings.driver.cuDriverGetVersion", lambda: (0, 13000))
 
 
 def test_nothing_is_missing(gpu_there: None) -> None:
@@ -42,6 +43,15 @@ def test_no_gpu_or_an_old_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_old_gpu(gpu_there: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
     assert device.why_missing() == "compute capability 7.5: the CUDA kernels need 8.0 or newer"
+
+
+def test_a_driver_older_than_nvrtc(gpu_there: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses what NVRTC compiles; a newer minor version of the same major one is taken."""
+    monkeypatch.setattr("cuda.bindings.driver.cuDriverGetVersion", lambda: (0, 12080))
+    reason = str(device.why_missing())
+    assert "driver is for CUDA 12.8" in reason and "update the driver, or install NVRTC" in reason
+    monkeypatch.setattr(nvrtc, "toolkit", lambda: "12.9")
+    assert device.why_missing() is None
 
 
 def test_no_nvrtc(gpu_there: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,3 +157,45 @@ def test_a_thread_without_a_context_gets_it() -> None:
     faulty = device.GpuKernel(gpu, driver, object())
     with pytest.raises(device.DeviceError, match="illegal memory access"):
         faulty.launch(1, 64, 0, 0, device.Call())
+
+
+def test_a_driver_that_has_no_context_twice_is_an_error() -> None:
+    """Launching and clearing try once more, with the context, and then no more."""
+    calls: list[str] = []
+
+    def refuses(name: str) -> Any:
+        return lambda *_: (calls.append(name), (201,))[1]
+
+    driver = SimpleNamespace(
+        cuLaunchKernel=refuses("launch"),
+        cuMemsetD8Async=refuses("clear"),
+        cuFuncGetAttribute=lambda *_: (0, 1024),
+        CUfunction_attribute=SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK=0),
+        cuCtxSetCurrent=lambda _: calls.append("use"),
+        cuGetErrorString=lambda _: (0, b"invalid device context"),
+    )
+    gpu = object.__new__(device.Gpu)
+    gpu._driver, gpu._context = driver, "context"
+    with pytest.raises(device.DeviceError, match="invalid device context"):
+        device.GpuKernel(gpu, driver, object()).launch(1, 64, 0, 0, device.Call())
+    with pytest.raises(device.DeviceError, match="invalid device context"):
+        gpu.clear(256, 16, 0)
+    assert calls == ["launch", "use", "launch", "clear", "use", "clear"]
+    replies = iter([201, 0])
+    driver.cuMemsetD8Async = lambda *_: (next(replies),)
+    gpu.clear(256, 16, 0)
+    assert calls[-1] == "use" and next(replies, None) is None
+
+
+def test_waiting_for_the_default_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[object] = []
+    current = SimpleNamespace(wait_stream=waited.append)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: current)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda index: f"default of {index}")
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda number, device: number)
+    gpu = object.__new__(device.Gpu)
+    gpu.index = 1
+    for stream in (0, 77):
+        gpu.wait_for(stream)
+    assert waited == ["default of 1", 77]

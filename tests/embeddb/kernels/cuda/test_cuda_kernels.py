@@ -22,6 +22,7 @@ from embeddb.core.errors import SpaceError
 from embeddb.kernels.cuda import nvrtc
 from embeddb.kernels.cuda.forms import FormRefused
 from embeddb.kernels.cuda.plan import Plan, fit, plan
+from embeddb.kernels.cuda.prepare import inspect
 from embeddb.kernels.cuda.product import bind
 from embeddb.platforms.platform import load_platform
 
@@ -150,6 +151,77 @@ def test_fit_takes_widths_and_types_that_a_configuration_refuses() -> None:
     assert plan(half, Op.parse("spmm:40:f16")).template
     with pytest.raises(SpaceError, match="math=f16"):
         plan(half, Op.parse("spmm:40"))
+
+
+SPMM = "block=64,lanes=8,vec=1,cols=1,stage=direct,unroll=1,reorder=none"
+WINDOWS = "work=windows,block=64,reorder=none,cols=1"
+FP32 = f"{WINDOWS},math=fp32,lanes=8,vec=2,unroll=1,window=4"
+SDDMM = "block=64,lanes=8,vec=1,unroll=1,reorder=none,piece=2,sigma=0"
+
+
+@pytest.mark.parametrize(
+    ("op", "legal", "illegal"),
+    [
+        ("spmm:32", f"work=rows,{SPMM}", "stage=shared,block=1024"),
+        ("spmm:32", f"work=rows,{SPMM}", "lanes=12"),
+        ("spmm:32", f"work=rows,{SPMM}", "lanes=64,stage=shuffle"),
+        ("spmm:32", f"work=rows,{SPMM}", "lanes=3,block=96"),
+        ("spmm:36", f"work=rows,{SPMM}", "vec=3"),
+        ("spmm:32", f"work=rows,{SPMM}", "block=2048"),
+        ("spmm:32", f"work=rows,{SPMM}", "block=40"),
+        ("spmm:32", f"work=rows,{SPMM}", "unroll=0"),
+        ("spmm:32", f"work=rows,{SPMM}", "cols=0"),
+        ("spmm:32", f"work=rows,{SPMM}", "reorder=other"),
+        ("spmm:32", f"work=rows,{SPMM}", "work=coo"),
+        ("spmm:32", f"work=rows,{SPMM}", "work=slices"),
+        ("spmm:32", f"work=rows,{SPMM}", "block=many"),
+        ("spmm:32", f"work=pieces,piece=8,{SPMM}", "piece=0"),
+        ("spmm:32", f"work=pieces,piece=8,{SPMM}", "piece=4294967297"),
+        ("spmm:32", f"work=row-batches,batch=2,{SPMM}", "batch=0"),
+        ("spmm:32", f"{WINDOWS},math=tf32,window=8", "window=4"),
+        ("spmm:32", f"{WINDOWS},math=tf32,window=8", "block=48"),
+        ("spmm:32", FP32, "block=48"),
+        ("spmm:32", FP32, "window=6"),
+        ("spmm:32", FP32, "lanes=3"),
+        ("spmm:32", FP32, "work=window-pieces,piece=0"),
+        ("sddmm:32", f"{WINDOWS},math=tf32,window=16", "window=8"),
+        ("sddmm:32", f"work=coo,{SDDMM}", "piece=0"),
+        ("sddmm:32", f"work=rows,{SDDMM}", "work=pieces"),
+        ("sddmm:32", f"work=rows,{SDDMM}", "work=slices"),
+        ("sddmm:32", f"work=rows,{SDDMM}", "lanes=0"),
+        ("spmv", f"work=rows,{SDDMM}", "work=coo"),
+        ("spmv", f"work=slices,{SDDMM}", "sigma=-1"),
+        ("spmv", "work=stream,lanes=4,piece=512,block=64", "piece=16384"),
+        ("spmv:f64", "work=stream,lanes=4,piece=6144,block=64", "piece=6400"),
+    ],
+)
+def test_what_would_leave_its_arrays_is_no_kernel(op: str, legal: str, illegal: str) -> None:
+    """Also where no space is asked before, as in emitted code."""
+    wanted, config = Op.parse(op), Config.parse(legal)
+    assert plan(config, wanted).template
+    changed = Config({**config, **Config.parse(illegal)})
+    for function in (plan, fit):
+        with pytest.raises(SpaceError) as caught:
+            function(changed, wanted)
+        assert "\n" not in str(caught.value) and caught.value.hint
+
+
+def test_a_window_is_cut_into_pieces_only_where_that_is_asked() -> None:
+    op, config = Op.parse("spmm:32"), Config.parse(FP32).replace(piece=8)
+    assert plan(config, op).form.piece == 0
+    assert plan(config.replace(work="window-pieces"), op).form.piece == 8
+
+
+@pytest.mark.gcc
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("m", [3, 4, 5, 6])
+def test_the_parts_of_a_checked_matrix_are_aligned(m: int, device: EmulatedGpu) -> None:
+    a = pattern(m, 9, [3] * m, 1)
+    parts = (torch.from_numpy(one.astype(np.int64)) for one in (a.indptr, a.indices))
+    csr, _ = inspect(a.shape, *parts, torch.from_numpy(a.data), device)
+    assert [one.data_ptr() % 16 for one in (csr.ptr, csr.idx, csr.rows)] == [0, 0, 0]
+    np.testing.assert_array_equal(csr.idx.numpy(), a.indices)
+    np.testing.assert_array_equal(csr.rows.numpy(), np.repeat(np.arange(m), 3))
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])

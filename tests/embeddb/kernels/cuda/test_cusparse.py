@@ -15,7 +15,7 @@ from emulated_gpu import EmulatedGpu
 from embeddb.core.config import Op
 from embeddb.core.errors import RunnerUnavailable, SpaceError
 from embeddb.kernels.cuda.cusparse import cusparse
-from embeddb.kernels.cuda.device import DeviceError, Gpu
+from embeddb.kernels.cuda.device import DeviceError, Gpu, NoDeviceMemory
 from embeddb.kernels.cuda.product import bind
 
 
@@ -58,6 +58,15 @@ def test_an_error_of_the_library_names_its_function(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(cusparse(device)._library, "cusparseSpMM", lambda *_: 10)
     product = bind(csr_of(patterns()["one"], torch.float32), planned(Op("spmm", 4), LINE), device)
     with pytest.raises(DeviceError, match="cusparseSpMM: not supported"):
+        product(torch.rand(1, 4), None, torch.empty(1, 4))
+
+
+@pytest.mark.parametrize("status", [2, 11])
+def test_no_memory_is_an_error_of_its_own(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = EmulatedGpu(Path())
+    monkeypatch.setattr(cusparse(device)._library, "cusparseSpMM", lambda *_: status)
+    product = bind(csr_of(patterns()["one"], torch.float32), planned(Op("spmm", 4), LINE), device)
+    with pytest.raises(NoDeviceMemory, match="cusparseSpMM"):
         product(torch.rand(1, 4), None, torch.empty(1, 4))
 
 

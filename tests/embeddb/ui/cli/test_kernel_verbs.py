@@ -161,6 +161,19 @@ def test_programs_are_cut_into_kernels_beside(
     assert code == 2 and "--ours" in said and said.count("\n") <= 2
 
 
+def test_an_operation_that_no_kernel_has_is_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "m.hlo"
+    file.write_text(
+        "HloModule m\n\nENTRY main {\n  x = f32[8] parameter(0)\n"
+        "  t = (f32[3], s32[3]) topk(x), k=3, largest=true\n"
+        "  ROOT y = f32[3] get-tuple-element(t), index=0\n}\n"
+    )
+    assert run_verb(["kernel", "import", str(tmp_path / "t.db"), str(file), "--cut"]) == 0
+    assert "m: no kernel has topk t: several results" in capsys.readouterr().err
+
+
 def test_a_kernel_and_a_program_of_one_name_are_told_apart_by_kind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

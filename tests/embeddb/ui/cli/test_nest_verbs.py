@@ -125,6 +125,32 @@ def test_show_is_the_same_from_file_and_database(
     assert "a0[i1][i2] += a1[i1][i3] * a2[i3][i2]" in text and "a reduction" in text
 
 
+def test_show_counts_the_iterations_of_a_triangle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "t.c"
+    loops = "for (int i = 0; i < 100; i++) for (int j = i; j < {}; j++) A[i] += B[j];"
+    for end, turns in ((20, "100 x 2.1 turns; 210 iter"), (52, "100 x 13.78 turns; 1,378 iter")):
+        body = f"#pragma scop\n{loops.format(end)}\n#pragma endscop\n"
+        file.write_text(f"float A[100], B[100];\nvoid f(void) {{\n{body}}}\n")
+        capsys.readouterr()
+        assert run_verb(["nest", "show", str(file)]) == 0
+        assert turns in capsys.readouterr().out
+    assert run_verb(["nest", "show", str(SPMM), "-D", "K=8"]) == 0
+    assert "iterations of the body" in (said := capsys.readouterr().out) and "about " in said
+
+
+def test_a_loop_that_never_runs_is_left_out_with_a_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scop = "for (int t = 0; t < T; t++)\n  for (int i = 0; i < N; i++)\n    A[t][i] = 1;\n"
+    file = tmp_path / "p.c"
+    file.write_text("#define T 0\n" + PROGRAM.replace("scop\n", f"scop\n{scop}", 1))
+    assert run_verb(["nest", "import", str(tmp_path / "n.db"), str(file)]) == 0
+    said = capsys.readouterr()
+    assert "p.c: line 7: loop t never runs: left out" in said.err and "1 nest added" in said.out
+
+
 def test_show_as_a_schedule(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("nest", "show", file, MATMUL.name, "--json", "--config")
     document = printed(capsys, *words, "tile_1=8,parallel=outer,schedule=static")

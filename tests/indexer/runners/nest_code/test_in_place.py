@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from embeddb.kernels.build import compiler
+from embeddb.core.errors import NestError
+from embeddb.kernels.build import compiler, exact_division
 from embeddb.nests.check import canonical_schedule
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
@@ -351,3 +352,39 @@ def test_bounds_of_blocks_that_the_scop_sets_are_not_checked(tmp_path: Path) -> 
     text = program("", scop).replace("double total,", "double D[10], total,")
     _, _, kept = written(tmp_path, text, {"tile_1": 4})
     assert "bounds of loop k in row cannot be checked before it" in kept[0]
+
+
+@pytest.mark.gcc
+@needs_gcc
+def test_numbers_that_are_none_are_seen_outside_of_the_loops(tmp_path: Path) -> None:
+    """The generated functions alone are compiled with -ffast-math, and without approximations."""
+    silu = "for (int i = 0; i < N; i++)\n  f[i] = f[i] / (1.0f + expf(-f[i]));"
+    source = program("for (int i = 0; i < N; i++)\n  f[i] = i < 20 ? -100 : f[i];", silu)
+    source = source.replace("double sum = total;", 'double sum = total + isnan(atof("nan"));')
+    made, text, kept = written(tmp_path, source)
+    assert not kept and "NaN and infinities are not supported" in text
+    assert "-ffast-math" not in text and 'optimize("O3", "fast-math")' in text
+    found = compiler()
+    assert found is not None
+    flags = ("-O3", "-march=native", "-fno-math-errno", *exact_division(found[0]))
+    assert "nan" not in output(made, *flags)
+    assert output(made, *flags) == output(tmp_path / "p.c")
+
+
+@pytest.mark.parametrize("test", ["f[i] == f[i]", "!(2 * x[i] <= 2 * x[i])", "f[i] != f[i]"])
+def test_a_test_for_what_is_no_number_is_refused(test: str, tmp_path: Path) -> None:
+    scop = f"for (int i = 0; i < N; i++)\n  if ({test})\n    x[i] = 1;"
+    with pytest.raises(NestError, match="compares a value with itself: NaN is not") as raised:
+        written(tmp_path, program("", scop))
+    assert raised.value.line and raised.value.hint
+
+
+@pytest.mark.gcc
+@needs_gcc
+def test_a_loop_that_never_runs_here_runs_at_another_size(tmp_path: Path) -> None:
+    scop = "for (int i = 0; i < N; i++)\n  x[i] = 1;\nfor (int t = 0; t < T; t++)\n  x[t] += 2;"
+    source = "#ifndef T\n#define T 0\n#endif\n" + program("", scop)
+    made, _, kept = written(tmp_path, source)
+    assert not kept
+    for flags in ((), ("-DT=9",)):
+        assert output(made, *flags) == output(tmp_path / "p.c", *flags)
