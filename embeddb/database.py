@@ -210,9 +210,10 @@ class Database:
         `tuner` plug-in, the tuner's proposals are the answer.
 
         Raises: MatrixError, NestError, TensorError for a file that cannot be read, or an unknown
-        name; UsageError for an unknown platform, op or tuner, for `why` with a tuner, or for a
-        platform whose file does not state which configurations are reproducible; NothingFound for a
-        workload known by name only where the evidence needs its structure; PluginError for a tuner
+        name; UsageError for an unknown platform, op or tuner, for `k` other than 1 to 1000 or
+        `calls` below 1, for `why` with a tuner, or for a platform whose file does not state which
+        configurations are reproducible; NothingFound for a workload known by name only where the
+        evidence needs its structure; PluginError for a tuner
         that breaks its contract; StoreError for a platform whose file has another version or space
         than the stored one; with `measure` the errors of that method.
         """
@@ -256,8 +257,8 @@ class Database:
         file may be run. A tuner named by the user receives each of `k` results before it proposes
         the next, which is the first round. With `why` the new answer includes what would change it.
 
-        Raises: NothingFound without a structure; RunnerUnavailable if the platform cannot be
-        measured here.
+        Raises: NothingFound without a structure; UsageError for another workload than the answer's;
+        RunnerUnavailable if the platform cannot be measured here.
         """
         from embeddb.explain.deep import deepening
         from embeddb.ranking.measure import Remeasurement, measure_answer

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from embeddb.core.checked_run import checked_run
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, UsageError
 from embeddb.core.pattern import Pattern
@@ -274,7 +275,8 @@ class _Work:
         tally = self.tally[task.op]
         order = _shuffled(task)
         latest = self._until_s + _OVER_SHARE * self._timer.total_s
-        measured = self._job.runner.run(task.pattern, task.op, order, options=self._options)
+        runner, options = self._job.runner, self._options
+        measured = checked_run(runner, task.pattern, task.op, order, options=options)
         try:
             with closing(measured):
                 for config, m in measured:

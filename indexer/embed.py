@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,13 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Op
-from embeddb.core.errors import MissingDependency, ModelError
+from embeddb.core.errors import MissingDependency, ModelError, PluginError
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.reports import Progress, ignore_progress
+from embeddb.core.wording import plural
 from embeddb.core.workload import Workload
 from embeddb.featurizers import WithCounters, reads
 from embeddb.featurizers import missing as lacking
 from embeddb.featurizers.base import Featurizer, Joint
+from embeddb.featurizers.checked import checked
 from embeddb.featurizers.row_lengths import ROW_LENGTHS, RowHistograms
 from embeddb.index.lookup import Lookup
 from embeddb.index.projection import projection_of
@@ -196,18 +199,19 @@ def _embed_all(
     batch: dict[str, NDArray[np.float32]] = {}
     computed = 0
     unable, lacks = 0, lacking(featurizer)
+    faults, first_fault = 0, ""
     stored = time.monotonic()
     for at, info in enumerate(missing):
-        vector = featurizer.from_info(info)
-        if vector is None:
-            vector = _joined(vectors, featurizer, info)
-        structure = None if vector is not None or info.stub else db.store.workload(info.id)
-        if structure is not None and not lacks:
-            try:
-                vector = featurizer.embed(structure)
-            except (MissingDependency, ModelError) as e:
-                lacks = f"{e} ({e.hint})" if e.hint else str(e)
-        unable += structure is not None and vector is None
+        vector = None
+        try:
+            compute = partial(_vector, db, vectors, featurizer, info, lacks)
+            vector = checked(featurizer, info, compute)
+        except (MissingDependency, ModelError) as e:
+            lacks = f"{e} ({e.hint})" if e.hint else str(e)
+            unable += 1
+        except PluginError as e:
+            # Not the error itself: its traceback holds the workload.
+            faults, first_fault = faults + 1, first_fault or str(e)
         if vector is not None:
             batch[info.id] = vector
             computed += 1
@@ -217,7 +221,27 @@ def _embed_all(
             batch = {}
             stored = time.monotonic()
         progress(f"embed with {name}", at + 1, len(missing))
-    return computed, [f"{name}: {unable} patterns not embedded: {lacks}"] if unable else []
+    problems = [f"{name}: {unable} patterns not embedded: {lacks}"] if unable else []
+    if faults:
+        problems.append(f"{first_fault}; {plural(faults, 'pattern')} not embedded by it")
+    return computed, problems
+
+
+def _vector(
+    db: Lookup, vectors: _Stored, featurizer: _Plug, info: WorkloadInfo, lacks: str
+) -> NDArray[np.float32] | None:
+    """The vector of a workload; None where what is stored of it does not suffice. Raises:
+    MissingDependency, ModelError where it cannot be computed."""
+    vector = featurizer.from_info(info)
+    if vector is not None and not np.isfinite(vector).all():
+        vector = None  # imported features can be anything
+    if vector is None:
+        vector = _joined(vectors, featurizer, info)
+    if vector is not None or info.stub or (structure := db.store.workload(info.id)) is None:
+        return vector
+    if lacks:
+        raise MissingDependency(lacks)
+    return featurizer.embed(structure)
 
 
 def _joined(vectors: _Stored, featurizer: _Plug, info: WorkloadInfo) -> NDArray[np.float32] | None:

@@ -87,10 +87,12 @@ class IngestReport(Report):
     same_values: list[str] = field(default_factory=list)
     first_reject: str = ""
     #: Rows of a new log that equal runs of another one, by its campaign; runs that are stored from
-    #: an earlier content of the log and are not in it now; withdrawn runs of the log.
+    #: an earlier content of the log and are not in it now; withdrawn runs of the log; where it
+    #: neither added runs nor has withdrawn ones of its campaign, those of all others.
     copies: dict[str, int] = field(default_factory=dict)
     stale: int = 0
     withdrawn: int = 0
+    withdrawn_others: int = 0
     #: Number of rejected rows by reason, at most `MOST_REASONS` reasons.
     reasons: dict[str, int] = field(default_factory=dict)
     #: By parameter, the number of rows for each value that an open choice does not list.
@@ -296,6 +298,8 @@ class _Job:
         table = self.store.withdrawn
         if table.count():
             report.withdrawn = sum(kind.runs for kind in table.chosen(selection, back=True))
+            if not (report.added or report.withdrawn):  # they may have come under another name
+                report.withdrawn_others = table.count()
         if edited and not self._states_campaign:
             stored = sum(kind.runs for kind in table.chosen(selection)) + report.withdrawn
             report.stale = max(stored - (report.rows - report.rejected), 0)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from embeddb.core.checked_run import checked_run
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError
 from embeddb.core.records import Measurement, Run, in_context
@@ -74,15 +75,15 @@ class Recorder:
         """Yield each run as soon as it ended, stored as a `part` of the campaign. Its context holds
         `facts` and, if `timed`, the seconds that it cost, compiling included.
 
-        Raises: RunnerUnavailable if the machine fails in the middle.
+        Raises: RunnerUnavailable if the machine fails in the middle; PluginError for a fault of the
+        runner.
         """
         machine = self.machine
         if not self.runs and configs:
             self._before = machine.state()
         begun = time.perf_counter() if timed else 0.0
-        for config, m in machine.runner.run(
-            self.workload, self.op, configs, options=machine.options
-        ):
+        runner, options = machine.runner, machine.options
+        for config, m in checked_run(runner, self.workload, self.op, configs, options=options):
             cost = {HARDWARE_S: time.perf_counter() - begun} if timed else {}
             context = in_context(m, {**(facts or {}), **cost})
             name = self.campaign + part

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from embeddb.core.checked_run import checked_run
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ModelError, NestError
 from embeddb.core.records import Run
@@ -322,5 +323,5 @@ class CountJob:
     def _ran(self, nest: Nest) -> list[Run]:
         machine = self.machine
         default = default_of(machine.here, _OP, nest)
-        ran = machine.runner.run(nest, _OP, [default], options=machine.options)
+        ran = checked_run(machine.runner, nest, _OP, [default], options=machine.options)
         return [Run(nest.id, _OP, machine.here.id, c, m, _CAMPAIGN) for c, m in ran]

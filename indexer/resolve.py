@@ -108,10 +108,12 @@ def resolve_structure(
 ) -> Workload:
     """Return the complete workload of an answer: `workload`, or the database's own.
 
-    Raises: as `resolve_workload`; NothingFound if neither has the structure.
+    Raises: as `resolve_workload`; UsageError for another workload than the answer's; NothingFound
+    if neither has the structure.
     """
     if workload is not None:
         resolved = resolve_workload(lookup, workload, kind=Op.parse(answer.op).kind)
+        _check_same(lookup, answer, resolved)
         if not isinstance(resolved, WorkloadInfo):
             return resolved
     structure = lookup.store.workload(answer.pattern_id)
@@ -119,6 +121,23 @@ def resolve_structure(
         what = "its structure is not in the database, so it cannot be measured"
         raise NothingFound(f"{answer.pattern_name}: {what}", hint="give its file")
     return structure
+
+
+def _check_same(lookup: Lookup, answer: Recommendation, workload: Workload | WorkloadInfo) -> None:
+    """Raises: UsageError for another workload than the answer's; one known by name only may be any
+    of its sizes."""
+    if workload.id in (answer.pattern_id, lookup.store.resolve(answer.pattern_id)):
+        return
+    info = lookup.store.pattern(answer.pattern_id) or answer.pattern
+    if info is not None and info.stub:
+        each = zip(info.sizes[:3], workload.sizes[:3], strict=True)
+        if all(of_name in (-1, size) for of_name, size in each):
+            return
+    kind, name = one_of(Op.parse(answer.op).kind), workload.name or workload.id
+    raise UsageError(
+        f"answer {answer.id} is of {kind} {answer.pattern_name or answer.pattern_id}, not {name}",
+        hint=f"query {name}, and measure that answer",
+    )
 
 
 def is_file(text: str) -> bool:

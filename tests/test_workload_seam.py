@@ -11,16 +11,24 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from command_line import run_verb
+from serve_site import BASE, TestClient
 
 from embeddb.core import kinds
 from embeddb.core.config import Op
-from embeddb.core.errors import UsageError
+from embeddb.core.errors import MissingKindWarning, NothingFound, StoreError, UsageError
 from embeddb.core.workload import Workload
 from embeddb.database import Database, open_database
+from embeddb.store import store
+from embeddb.store.withdrawn import RunSelection
 from embeddb.testing.workloads import WorkloadKindContract
+from embeddb.ui.serve.app import build_app
+from indexer.embed import embed
+from indexer.exchange.exchange import export_file, import_file
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs/howto/new-kind.md").read_text(encoding="utf-8")
 GEMM = "gemm"
@@ -59,7 +67,9 @@ def dense(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("EMBEDDB_PLUGINS", str(tmp_path))
     monkeypatch.setattr(kinds, "_KINDS", dict(kinds._KINDS))
     monkeypatch.setattr(kinds, "_OPERATIONS", dict(kinds._OPERATIONS))
+    forget_platforms()
     yield tmp_path
+    forget_platforms()
 
 
 @pytest.fixture
@@ -108,6 +118,148 @@ def test_the_command_line_shows_it(filled: Database, dense: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
         assert "tile" in done.stdout
+
+
+def unload(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the kind, as in a new process."""
+    shipped = {name: kind for name, kind in kinds._KINDS.items() if name != "dense"}
+    monkeypatch.setattr(kinds, "_KINDS", shipped)
+    operations = {name: op for name, op in kinds._OPERATIONS.items() if name != GEMM}
+    monkeypatch.setattr(kinds, "_OPERATIONS", operations)
+    forget_platforms()
+
+
+def forget_platforms() -> None:
+    """Forget which platforms were read, and with which kinds."""
+    store._parsed.cache_clear()
+    store._read_platform.cache_clear()
+
+
+def test_check_loads_the_kind(filled: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    (info, *_) = filled.patterns(kind="dense")
+    unload(monkeypatch)
+    assert info.sizes.possible and "M" in info.sizes.symbols
+    unload(monkeypatch)
+    assert filled.store.problems() == [] == filled.problems()
+
+
+@pytest.fixture
+def without(filled: Database, dense: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    """The database of a colleague who lacks the plug-in, with runs of a kind that ships."""
+    filled.query("p3", platform="blas", op=GEMM)
+    (dense / "plain.csv").write_text("matrix,op,threads,time_s\nA,spmv,1,2e-3\nA,spmv,2,1e-3\n")
+    (dense / "plain.toml").write_text(
+        'name = "plain"\nversion = "1"\ntitle = "Plain"\n[[space]]\nkernels = ["spmv"]\n'
+        'default = { threads = 1 }\n[space.params]\nthreads = { type = "int", values = [1, 2] }\n'
+    )
+    filled.index_runs([dense / "plain.csv"], platform=str(dense / "plain.toml"))
+    monkeypatch.setenv("EMBEDDB_PLUGINS", "")
+    unload(monkeypatch)
+    with open_database(dense / "db") as db:
+        yield db
+
+
+@pytest.mark.filterwarnings("ignore::embeddb.core.errors.MissingKindWarning")
+def test_runs_of_a_missing_kind_lock_nobody_out(without: Database, dense: Path) -> None:
+    with pytest.warns(MissingKindWarning, match="runs of gemm on blas are left out") as caught:
+        assert [str(table.op) for table in without.store.partitions()] == ["spmv"]
+        assert without.store.partitions() and without.store.platforms() == ["plain"]
+    assert len(caught) == 1
+    assert [info.name for info in without.patterns()] == ["A"] and not without.store.find("p3")
+    assert without.problems() == []
+    assert without.query("A", platform="plain", op="spmv").best == {"threads": 2}
+    exported = export_file(without.index, dense / "all.jsonl")
+    assert (exported.runs, exported.patterns, exported.platforms) == (2, 1, ["plain"])
+    assert not [line for line in embed(without.index).problems if GEMM in line]
+
+
+#: A space of a kind that ships, in the file of the platform; log and meaning name the other one's.
+MIXED = """
+[[space]]
+kernels = ["spmv"]
+default = { threads = 1 }
+[space.params]
+threads = { type = "int", values = [1, 2] }
+[log]
+op = "gemm"
+[meaning]
+loop = "the outer loop"
+"""
+
+
+@pytest.fixture
+def partly(dense: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    """The same, where one platform has kernels of both kinds."""
+    (dense / "blas.toml").write_text((dense / "blas.toml").read_text() + MIXED)
+    (dense / "plain.csv").write_text("matrix,op,threads,time_s\nA,spmv,1,2e-3\nA,spmv,2,1e-3\n")
+    with open_database(dense / "db", create=True) as db:
+        for log in ("runs.csv", "plain.csv"):
+            db.index_runs([dense / log], platform=str(dense / "blas.toml"), matrices=dense)
+        db.query("p3", platform="blas", op=GEMM)
+    monkeypatch.setenv("EMBEDDB_PLUGINS", "")
+    unload(monkeypatch)
+    with open_database(dense / "db") as db:
+        yield db
+
+
+@pytest.mark.filterwarnings("ignore::embeddb.core.errors.MissingKindWarning")
+def test_a_platform_is_read_without_the_space_of_a_missing_kind(
+    partly: Database, dense: Path
+) -> None:
+    assert partly.store.platforms() == ["blas"] and partly.problems() == []
+    stored = partly.platform("blas")
+    assert stored.ops == ("spmv",) and "gemm" in stored.text
+    assert partly.query("A", platform="blas", op="spmv").best == {"threads": 2}
+    exported = export_file(partly.index, dense / "all.jsonl")
+    assert (exported.runs, exported.platforms) == (2, ["blas"])
+    other = Database.in_memory()
+    assert import_file(other.index, dense / "all.jsonl").platforms == ["blas"]
+    assert other.platform("blas").text == stored.text and other.store.count_runs() == 2
+    partly.store.put_platform(stored)
+    assert partly.store.platform("blas") == stored
+
+
+@pytest.mark.filterwarnings("ignore::embeddb.core.errors.MissingKindWarning")
+def test_an_answer_of_a_missing_kind_is_left_out(partly: Database) -> None:
+    (answer,) = partly.store.recommendations.items()
+    with pytest.raises(NothingFound, match=f"answer {answer} is about gemm"):
+        partly.recommendation(answer)
+    with TestClient(build_app(partly, writable=True), base_url=BASE) as client:
+        for page in ("/", "/index.json", "/runs", f"/search?q={answer}"):
+            assert client.get(page).status_code == 200, page
+        assert client.get(f"/answers/{answer}").status_code == 404
+
+
+@pytest.mark.filterwarnings("ignore::embeddb.core.errors.MissingKindWarning")
+def test_runs_of_a_missing_kind_can_be_withdrawn(without: Database) -> None:
+    table = without.store.withdrawn
+    selected = table.withdraw(RunSelection(op=table.named_op(GEMM)))
+    assert [(one.platform, one.op) for one in selected] == [("blas", GEMM)]
+    assert len(without.store.partitions()) == 1
+    assert table.restore(RunSelection(platform="blas")) == selected
+    with pytest.raises(UsageError, match="no kernel 'gem'"):
+        table.named_op("gem")
+
+
+def test_check_counts_what_it_cannot_check(
+    without: Database, dense: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    total = without.store.counts()["run"] - 2
+    assert run_verb(["db", "check", str(dense / "db")]) == 0
+    note = f"{total} runs of gemm on blas cannot be checked without the plug-in"
+    assert note in capsys.readouterr().err
+
+
+def test_the_command_line_names_what_is_missing(without: Database, dense: Path) -> None:
+    for words in (["stat", "db"], ["export", "db", "all.csv"], ["push", "db", "db2"]):
+        with suppress(StoreError):
+            open_database(dense / "db2", create=True).close()
+        done = subprocess.run(
+            [sys.executable, "-m", "embeddb", "db", *words],
+            cwd=dense, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("warning: runs of gemm on blas are left out") == 1
 
 
 class TestContract(WorkloadKindContract):

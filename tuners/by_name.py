@@ -5,10 +5,8 @@
 from __future__ import annotations
 
 import math
-import traceback
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -109,11 +107,7 @@ class CheckedTuner:
         except MissingDependency:
             raise
         except Exception as e:
-            last = traceback.extract_tb(e.__traceback__)[-1]
-            where = f"{Path(last.filename).name}, line {last.lineno}"
-            text = " ".join(str(e).split())[:200]
-            what = f"{type(e).__name__}: {text}" if text else type(e).__name__
-            raise self._fault(f"{method} raised {what} ({where})") from e
+            raise self._fault(f"{method} raised {plugins.raised(e)}") from e
 
     def _fault(self, what: str) -> PluginError:
         pattern = self.query.pattern

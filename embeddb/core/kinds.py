@@ -322,6 +322,8 @@ def kinds_among(names: Iterable[str]) -> list[WorkloadKind]:
 def kind_with(symbols: Iterable[str]) -> WorkloadKind | None:
     """The kind whose workloads have sizes of these names; None if no kind has."""
     wanted = set(symbols)
+    if not any(wanted <= set(kind.symbols) for kind in kinds()):
+        _load_all()
     return next((kind for kind in kinds() if wanted <= set(kind.symbols)), None)
 
 
@@ -338,12 +340,24 @@ def kind_exists(name: str) -> bool:
     return name in _KINDS
 
 
+def operation_exists(name: str) -> bool:
+    if name not in _OPERATIONS:
+        _load_all()
+    return name in _OPERATIONS
+
+
+def is_foreign(op: str) -> bool:
+    """Return true if a stored operation, `gemm` or `gemm:128`, is one of a kind of workload whose
+    plug-in is not here."""
+    name = op.partition(":")[0]
+    return name.isidentifier() and not operation_exists(name)
+
+
 def operation_of(name: str) -> tuple[Operation, WorkloadKind]:
     """An operation and the kind it runs on. Raises: UsageError if there is none of this name."""
     entry = _OPERATIONS.get(name)
-    if entry is None:
-        _load_all()
-        entry = _OPERATIONS.get(name)
+    if entry is None and operation_exists(name):
+        entry = _OPERATIONS[name]
     if entry is None:
         raise UsageError(f"no kernel {name!r}", hint=f"kernels: {', '.join(_OPERATIONS)}")
     return entry

@@ -17,8 +17,10 @@ import importlib.util
 import os
 import pkgutil
 import sys
+import traceback
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from embeddb.core.errors import EmbeddbError, MissingDependency, PluginError, UsageError
@@ -70,13 +72,26 @@ def load(kind: str, name: str) -> Any:
         raise PluginError(f"{kind} {name} ({target}): {reason_of(e)}") from e
 
 
+def raised(error: Exception) -> str:
+    """Describe an exception of a plug-in: `ValueError: no rows (mine.py, line 12)`."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(str(error).split())[:200]
+    what = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{what} ({Path(last.filename).name}, line {last.lineno})"
+
+
+def ships(plug: object) -> bool:
+    """Return true if the class of a plug-in is part of this program: its faults are our own."""
+    return type(plug).__module__.partition(".")[0] in ("embeddb", "indexer", "tuners")
+
+
 def _shipped(kind: str, name: str) -> dict[str, tuple[str, str]]:
     """A plug-in of the package itself, found without a scan of installed distributions, which takes
     longer than a query's search and vote together."""
     if kind not in _HOMES:
         return {}
     stem = name.replace("-", "_")
-    home = importlib.import_module(_HOMES[kind])
+    home = _home(kind)
     if target := getattr(home, "PLUGINS", {}).get(name):
         return {name: ("module", target)}
     if stem.startswith("_") or not stem.isidentifier() or not _defines_plugin(home.__path__, stem):
@@ -96,13 +111,27 @@ def _locate(kind: str, extra: str) -> dict[str, tuple[str, str]]:
     for folder in reversed(_folders(extra)):
         for file in sorted(Path(folder, f"{kind}s").glob("[!_]*.py")):
             plugins[_public(file.stem)] = ("file", str(file))
-    home = importlib.import_module(_HOMES[kind])
+    home = _home(kind)
     for info in pkgutil.iter_modules(home.__path__):
         if not info.name.startswith("_") and _defines_plugin(home.__path__, info.name):
             plugins[_public(info.name)] = ("module", f"{_HOMES[kind]}.{info.name}")
     for name, target in getattr(home, "PLUGINS", {}).items():
         plugins[name] = ("module", target)
     return plugins
+
+
+def _home(kind: str) -> ModuleType:
+    """The package of the plug-ins that ship. It is beside `embeddb`: an import of `tuners` may find
+    a user's folder of that name on PYTHONPATH, without an `__init__.py`."""
+    name = _HOMES[kind]
+    home = importlib.import_module(name)
+    folder = Path(__file__).resolve().parents[2].joinpath(*name.split("."))
+    if home.__file__ is None and (file := folder / "__init__.py").is_file():
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None and spec.loader is not None
+        home = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(home)
+    return home
 
 
 def _folders(extra: str) -> list[str]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from embeddb.core.kinds import kind_with, kinds
+from embeddb.core.kinds import kind_with
 
 #: Largest number of rows or columns: indices are kept as int32.
 MAX_DIM = 2**31 - 1
@@ -53,8 +53,9 @@ class Sizes(_OfMatrix):
         sides = self.m, self.n
         if self.named:
             plain = all(size == -1 for size in self)
-            symbols = {symbol for kind in kinds() for symbol in kind.symbols} - {*MATRIX_SYMBOLS}
-            return plain and all(n in symbols and 0 < s < 1 << 62 for n, s in self.named)
+            names = {name for name, _ in self.named}
+            of_kind = names.isdisjoint(MATRIX_SYMBOLS) and kind_with(names) is not None
+            return plain and of_kind and all(0 < size < 1 << 62 for _, size in self.named)
         room = self.m * self.n if min(sides) >= 0 else MAX_DIM**2
         return all(-1 <= side <= MAX_DIM for side in sides) and -1 <= self.nnz <= room
 

@@ -495,6 +495,5 @@ class IndexFiles:
                 if saved.lists is not None:
                     saved.lists.check()
             except StoreCorrupt as e:
-                what = name.removeprefix("partition/").replace("/", " on ", 1)
-                problems.append(f"{what}: rebuilt by the next query ({e})")
+                problems += PartitionKey.problem(name, e)
         return problems

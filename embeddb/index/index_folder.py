@@ -20,6 +20,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import StoreCorrupt, StoreError
 from embeddb.core.files.safe_read import reason_of
 from embeddb.core.files.safe_write import OwnFolder
+from embeddb.core.kinds import is_foreign
 from embeddb.index.inverted_lists import InvertedLists
 from embeddb.index.vote_fit import FIT_VERSION
 from embeddb.store import Store
@@ -90,6 +91,12 @@ class PartitionKey(NamedTuple):
         scope, _, counters = rest.partition("/")
         with reading("the name of its note"):
             return cls(Op.parse(op), scope, counters)
+
+    @staticmethod
+    def problem(note: str, error: StoreCorrupt) -> list[str]:
+        """One line about a partition; none if its operation is of a plug-in that is not here."""
+        op, _, rest = note.removeprefix("partition/").partition("/")
+        return [] if is_foreign(op) else [f"{op} on {rest}: rebuilt by the next query ({error})"]
 
     @property
     def note(self) -> str:

@@ -17,6 +17,7 @@ from embeddb.core.errors import (
     MissingDependency,
     ModelError,
     NothingFound,
+    PluginError,
     StoreCorrupt,
     UsageError,
 )
@@ -29,6 +30,7 @@ from embeddb.core.workload import Workload
 from embeddb.cost_model.files import CostModelFiles
 from embeddb.featurizers import Featurizer, Featurizers, WithCounters, reads
 from embeddb.featurizers.base import Joint
+from embeddb.featurizers.checked import checked
 from embeddb.featurizers.row_lengths import ROW_LENGTHS, RowHistograms, estimate
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.files import IndexFiles
@@ -80,11 +82,11 @@ class _Derived:
         if isinstance(plug, Joint):
             return plug.join([self.embed(structure, part) for part in plug.parts])
         if isinstance(plug, WithCounters):  # counters may be added to the same structure
-            return plug.embed(structure)
+            return checked(plug, structure, partial(plug.embed, structure))
         key = (structure.id, plug.name, plug.version)
         vector = self._vectors.get(key)
         if vector is None:
-            vector = plug.embed(structure)
+            vector = checked(plug, structure, partial(plug.embed, structure))
             with self._lock:
                 self._vectors[key] = vector
                 if len(self._vectors) > _MOST_VECTORS:
@@ -451,8 +453,9 @@ class Lookup:
         vectors: dict[tuple[str, str], dict[str, NDArray[np.float32]]] = {}
         for pattern in patterns:
             for plug in (plug for plug in plugs if reads(plug, pattern.kind)):
-                with suppress(MissingDependency, ModelError):
-                    vector = plug.embed(pattern)
+                # `indexer.embed` reports those that cannot be computed.
+                with suppress(MissingDependency, ModelError, PluginError):
+                    vector = checked(plug, pattern, partial(plug.embed, pattern))
                     vectors.setdefault((plug.name, plug.version), {})[pattern.id] = vector
         for (name, version), by_id in vectors.items():
             self.store.vectors.put(name, version, by_id)

@@ -159,6 +159,12 @@ def read_command(
     return spec
 
 
+def read_unit(table: Table, traits: Mapping[str, Any]) -> str:
+    """The unit of the times, where another part of the table cannot be read. Raises: PlatformError
+    naming file and key."""
+    return _read_time(table.table("time", required=True), traits).unit
+
+
 def _read_version(table: Table) -> tuple[str, ...]:
     version = table.texts("version")
     for at, text in enumerate(version):

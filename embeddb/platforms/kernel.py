@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from embeddb.core.config import Config, Value
 from embeddb.core.errors import PlatformError, SpaceError, UsageError
-from embeddb.core.kinds import operation_of
+from embeddb.core.kinds import is_foreign, operation_of
 from embeddb.core.kinds import operations as known_operations
 from embeddb.platforms.loopnest import LoopNest, complete_order
 from embeddb.platforms.space.derived import Quantities
@@ -170,8 +170,8 @@ class LoopMapping:
 @dataclass(eq=False)
 class KernelSpace:
     """The space, default and mapping of the kernels of one section. `varying` are conditions of
-    configurations whose order of summation varies from call to call (None: not stated), `inexact`
-    of those that round operands to a shorter type; `left_out` has the reasons for which
+    configurations whose order of summation varies from call to call, `inexact` of those that round
+    operands to a shorter type (None: not stated); `left_out` has the reasons for which
     configurations were removed from the space: `VARYING`, `INEXACT`."""
 
     kernels: tuple[str, ...]
@@ -181,7 +181,7 @@ class KernelSpace:
     heterogeneous: tuple[str, ...]
     quantities: Quantities
     varying: tuple[str, ...] | None = None
-    inexact: tuple[str, ...] = ()
+    inexact: tuple[str, ...] | None = None
     left_out: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -216,7 +216,7 @@ class KernelSpace:
 
     @cached_property
     def _exact_space(self) -> ConfigSpace:
-        return self.space.without(self.inexact, INEXACT)
+        return self.space.without(self.inexact or (), INEXACT)
 
     def digest_form(self) -> dict[str, Any]:
         """The input of `Platform.digest`, as plain data: everything that changes the meaning of a
@@ -235,6 +235,23 @@ class KernelSpace:
                 "permutation": [mapping.permutation, sorted(mapping.loops.items())],
             },
         }
+
+
+def leave_out_foreign(data: dict[str, Any]) -> bool:
+    """Remove the sections whose kernels only a missing plug-in has; return true if there are
+    some."""
+    sections = data.get("space")
+    if not isinstance(sections, list):
+        return False
+    data["space"] = [section for section in sections if not _is_foreign(section)]
+    return len(data["space"]) < len(sections)
+
+
+def _is_foreign(section: Any) -> bool:
+    kernels = section.get("kernels") if isinstance(section, dict) else None
+    if not isinstance(kernels, list) or not kernels:
+        return False
+    return all(isinstance(kernel, str) and is_foreign(kernel) for kernel in kernels)
 
 
 def read_space(table: Table) -> KernelSpace:
@@ -280,7 +297,7 @@ def read_space(table: Table) -> KernelSpace:
         heterogeneous,
         quantities or Quantities((), space.rules),
         varying,
-        inexact or (),
+        inexact,
     )
 
 

@@ -23,8 +23,15 @@ from embeddb.core.errors import PlatformError, RunnerUnavailable, UsageError
 from embeddb.core.files.safe_read import read_bounded, refusing
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.core.wording import value_text
-from embeddb.platforms.command import CommandSpec, read_command
-from embeddb.platforms.kernel import INEXACT, VARYING, KernelSpace, Table, read_space
+from embeddb.platforms.command import CommandSpec, read_command, read_unit
+from embeddb.platforms.kernel import (
+    INEXACT,
+    VARYING,
+    KernelSpace,
+    Table,
+    leave_out_foreign,
+    read_space,
+)
 from embeddb.platforms.log_table import LogTable, read_log
 from embeddb.platforms.loopnest import LoopNest
 from embeddb.platforms.machines import display_name, machine_words
@@ -166,9 +173,21 @@ class Platform:
 
     def exact(self, op: Op) -> Platform:
         """A copy without the `inexact` configurations of a kernel: the others compute at the full
-        precision of the operands' type."""
+        precision of the operands' type. Where none are stated, nothing is left out."""
+        inexact = self._stating_precision(op).inexact
+        part = replace(self.kernel(op), inexact=inexact).without(inexact or (), INEXACT)
+        return replace(self, kernels={**self.kernels, op.name: part})
+
+    def is_exact(self, op: Op, config: Mapping[str, Any]) -> bool:
+        """True if a legal configuration computes at the full precision of its operands' type."""
+        return self._stating_precision(op).is_exact(config)
+
+    def _stating_precision(self, op: Op) -> KernelSpace:
+        """The section of a kernel; that of the built-in platform for one that states no precision,
+        as of an older file. Where that has no statement either, none of its kernels round."""
         part = self.kernel(op)
-        return replace(self, kernels={**self.kernels, op.name: part.without(part.inexact, INEXACT)})
+        current = self._shipped_version() if part.inexact is None else None
+        return replace(part, inexact=current.kernel(op).inexact or ()) if current else part
 
     def restricted(self, op: Op, *, reproducible: bool = False, exact: bool = False) -> Platform:
         """A copy restricted as a query asks. Raises: as `reproducible` and `exact`."""
@@ -292,26 +311,32 @@ def platform_hint(text: str, stored: Sequence[str] = ()) -> str:
     return f"{meant}{here}built in: {join(built_in)}; or give the path of a TOML file"
 
 
-def parse_platform(text: str, *, where: str = "") -> Platform:
-    """Parse a platform file; `where` names it in messages. Raises: PlatformError naming file and
+def parse_platform(text: str, *, where: str = "", known_only: bool = False) -> Platform:
+    """Parse a platform file; `where` names it in messages. With `known_only` the spaces of kernels
+    that only a missing plug-in has are left out, perhaps all. Raises: PlatformError naming file and
     key, on one line."""
     with refusing(PlatformError, where=where):
-        return _parsed(text, where)
+        return _parsed(text, where, known_only)
 
 
-def _parsed(text: str, where: str) -> Platform:
+def _parsed(text: str, where: str, known_only: bool) -> Platform:
     table = Table(read_toml(text, where=where), where, "")
-    tried = table.tried
+    tried, partly = table.tried, known_only and leave_out_foreign(table.data)
     name = tried(lambda: _read_name(table), "")
     cost = tried(lambda: _read_cost(table), 1.0)
-    kernels: dict[str, KernelSpace] = tried(lambda: _read_kernels(table), {})
+    kernels: dict[str, KernelSpace] = tried(lambda: _read_kernels(table, partly), {})
     traits: dict[str, Any] = tried(lambda: _read_traits(table.table("traits")), {})
     runner = tried(lambda: table.take("runner", str, ""), "")
-    command, log = None, LogTable()
+    command, log, meaning, before = None, LogTable(), dict[str, str](), len(table.faults)
     if kernels:
         command = tried(lambda: _read_command(table, runner, kernels, traits), None)
         unit = command.time.unit if command is not None else ""
+        if partly and command is None and runner == "command":
+            unit = tried(lambda: read_unit(table.table("command"), traits), "")
         log = tried(lambda: read_log(table.table("log"), kernels, traits, command_unit=unit), log)
+        meaning = tried(lambda: _read_meaning(table.table("meaning"), kernels), {})
+    if partly:  # these tables may name parameters of a space that was left out
+        del table.faults[before:]
     platform = Platform(
         text=text,
         name=name,
@@ -324,9 +349,7 @@ def _parsed(text: str, where: str) -> Platform:
         command=command,
         log=log,
         traits=MappingProxyType(traits),
-        meaning=MappingProxyType(
-            tried(lambda: _read_meaning(table.table("meaning"), kernels), {}) if kernels else {}
-        ),
+        meaning=MappingProxyType(meaning),
         kernels=MappingProxyType(kernels),
     )
     if kernels:
@@ -391,12 +414,12 @@ def this_machine(platform: Platform, *, threads: int = 0) -> tuple[Any, Platform
     return runner, here
 
 
-def _read_kernels(table: Table) -> dict[str, KernelSpace]:
+def _read_kernels(table: Table, partly: bool) -> dict[str, KernelSpace]:
     """The space of each kernel; empty after a fault in a section, for then no other table can be
-    checked."""
+    checked. `partly`: sections were left out."""
     sections: list[Any] = table.take("space", list)
     kernels: dict[str, KernelSpace] = {}
-    if not sections:
+    if not sections and not partly:
         raise table.fault("space", "is missing")
     whole = True
     for i, section in enumerate(sections):

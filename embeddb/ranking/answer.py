@@ -6,12 +6,14 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from embeddb.core.blas import one_thread
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import NestError, RunnerUnavailable
+from embeddb.core.errors import NestError, RunnerUnavailable, UsageError
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.workload import Workload
 from embeddb.featurizers.base import counted_parts
@@ -42,6 +44,14 @@ _INEXACT_FIRST = (
     "the first configuration rounds its operands to a shorter type; --exact (exact=True) leaves "
     "such configurations out"
 )
+_NOT_STATED = (
+    "platform {} does not state which configurations of {} round their operands (`inexact` in its "
+    "file), so --exact (exact=True) leaves none out"
+)
+#: Largest number of proposed configurations.
+MOST_CANDIDATES = 1000
+#: Number of calls above which preparation does not count.
+_UNBOUNDED = 1e18
 #: Ranks a query's candidates, like `embeddb.ranking.fallback.answer`.
 Answerer = Callable[[Query, int], RankedCandidates]
 
@@ -60,7 +70,10 @@ def local_platform(platform: Platform) -> Platform:
 @dataclass(frozen=True, slots=True)
 class Request:
     """A request for the best `count` configurations for an operation on a workload, used `calls`
-    times. `answer_by` ranks."""
+    times. `answer_by` ranks.
+
+    Raises: UsageError for a `count` other than 1 to 1000, and for `calls` below 1.
+    """
 
     pattern: Workload | WorkloadInfo
     platform: Platform
@@ -68,6 +81,22 @@ class Request:
     count: int = 5
     calls: float = math.inf
     answer_by: Answerer = answer
+
+    def __post_init__(self) -> None:
+        count, calls = _plain(self.count), _plain(self.calls)
+        if not (type(count) is int and 1 <= count <= MOST_CANDIDATES):
+            what = f"k is {self.count!r:.40}: an integer from 1 to {MOST_CANDIDATES} is needed"
+            raise UsageError(what, hint="k=5 proposes five configurations")
+        if not (type(calls) in (int, float) and calls >= 1):
+            what = f"calls is {self.calls!r:.40}: a number of at least 1 is needed"
+            raise UsageError(what, hint="without `calls`, preparation does not count")
+        object.__setattr__(self, "count", count)
+        object.__setattr__(self, "calls", math.inf if calls > _UNBOUNDED else calls)
+
+
+def _plain(number: Any) -> Any:
+    """A number of numpy as one of Python."""
+    return number.item() if isinstance(number, np.generic) else number
 
 
 @one_thread()
@@ -160,7 +189,7 @@ def _recommendation(lookup: Lookup, query: Query, ranked: RankedCandidates) -> R
         else None,
         model=ranked.model,
         reproducible=VARYING in part.left_out,
-        exact=INEXACT in part.left_out,
+        exact=INEXACT in part.left_out and part.inexact is not None,
         model_featurizer=query.prediction.featurizer if ranked.model else "",
         machines={name: share for name, share in query.vote.origin.machines.items() if share > 0.0},
         transfers=_transfers(query, ranked),
@@ -172,8 +201,11 @@ def _recommendation(lookup: Lookup, query: Query, ranked: RankedCandidates) -> R
 
 def _with_precision(query: Query, candidates: Sequence[Candidate]) -> list[Candidate]:
     """The candidates, marked where they are inexact."""
-    exact = query.platform.kernel(query.op).is_exact
-    return [msgspec.structs.replace(c, inexact=not exact(Config(c.config))) for c in candidates]
+    where, op = query.platform, query.op
+    return [
+        msgspec.structs.replace(c, inexact=not where.is_exact(op, Config(c.config)))
+        for c in candidates
+    ]
 
 
 def _cautions(query: Query, first: Config) -> Iterator[str]:
@@ -182,8 +214,11 @@ def _cautions(query: Query, first: Config) -> Iterator[str]:
         yield query.prediction.note
     if query.platform.simulated:
         yield "this platform is simulated or modelled: no time is of real hardware"
-    if not query.platform.kernel(query.op).is_exact(first):
+    if not query.platform.is_exact(query.op, first):
         yield _INEXACT_FIRST
+    part = query.platform.kernel(query.op)
+    if INEXACT in part.left_out and part.inexact is None:
+        yield _NOT_STATED.format(query.platform.id, query.op.name)
 
 
 def _trust(query: Query, ranked: RankedCandidates) -> tuple[str, list[str]]:
@@ -275,5 +310,5 @@ def _why_not(lookup: Lookup, query: Query, source: str) -> str:
     most = max(len(vectors.get(p.name, p.version, measured, dim=p.dim)) for p in plugs)
     return (
         f"only {most:,} of {len(measured):,} measured nests have vectors with counters of {place}, "
-        "and nine of ten must (`embeddb nest count --all` and `embeddb embed` make them)"
+        "and nine of ten must (`embeddb nest count DB` and `embeddb embed` make them)"
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, StoreCorrupt, StoreFull
+from embeddb.core.kinds import is_foreign
 from embeddb.index.lookup import Lookup
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.store.codec import pattern_key
@@ -32,13 +34,19 @@ def keep(lookup: Lookup, answer: Recommendation) -> Recommendation:
 def recommendation(lookup: Lookup, rec_id: str) -> Recommendation:
     """The stored answer with this id.
 
-    Raises: NothingFound, naming the latest answers; StoreCorrupt if it cannot be read.
+    Raises: NothingFound, naming the latest answers or the operation whose plug-in is missing;
+    StoreCorrupt if it cannot be read.
     """
     raw = lookup.store.recommendations.get(rec_id)
     if raw is None:
         latest = recommendations(lookup)[:-4:-1]
         hint = f"latest: {', '.join(r.id for r in latest)}" if latest else "run a query first"
         raise NothingFound(f"no recommendation {rec_id!r}", hint=hint)
+    if op := _foreign_op(raw):
+        raise NothingFound(
+            f"answer {rec_id} is about {op}, an operation of a plug-in that is not here",
+            hint="EMBEDDB_PLUGINS names the folder of the plug-in",
+        )
     return _read(rec_id, raw)
 
 
@@ -71,8 +79,17 @@ def problems(lookup: Lookup) -> list[str]:
         try:
             _read(rec_id, raw)
         except StoreCorrupt as e:
-            lines.append(str(e))
+            if not _foreign_op(raw):
+                lines.append(str(e))
     return lines
+
+
+def _foreign_op(raw: bytes) -> str:
+    """The operation of an answer, if only a missing plug-in has it; else empty."""
+    with suppress(StoreCorrupt):
+        op = decoded(raw, Recommendation, "answer").op
+        return op if is_foreign(op) else ""
+    return ""
 
 
 def _read(rec_id: str, raw: bytes) -> Recommendation:

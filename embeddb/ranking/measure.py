@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from embeddb.core.checked_run import checked_run
 from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement, Run, in_context
 from embeddb.core.reports import Progress
@@ -83,7 +84,7 @@ def measure_answer(
     total = len(_measured(answer)) * (how.rounds + (search is not None))
 
     def run(configs: Sequence[Config]) -> Iterator[tuple[Config, Measurement]]:
-        for config, m in runner.run(pattern, op, configs, options=options):
+        for config, m in checked_run(runner, pattern, op, configs, options=options):
             runs.append(Run(pattern.id, op, here.id, config, m, f"query:{answer.id}"))
             if progress is not None:
                 progress("measure", len(runs), total)

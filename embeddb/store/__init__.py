@@ -15,7 +15,8 @@ from embeddb.store.folder_engine import FolderEngine
 from embeddb.store.lmdb_files import DATA_FILE, is_begun
 from embeddb.store.merge_facts import Contradiction
 from embeddb.store.merge_runs import AppendResult
-from embeddb.store.store import ImportResult, RunTable, Store
+from embeddb.store.run_tables import RunTable
+from embeddb.store.store import ImportResult, Store
 
 __all__ = [
     "SCHEMA",

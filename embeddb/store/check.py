@@ -8,7 +8,7 @@ from typing import TypeVar
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, StoreCorrupt
 from embeddb.core.files.safe_read import refusing
-from embeddb.core.kinds import kinds
+from embeddb.core.kinds import kind_exists, kinds
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.sizes import Sizes
 from embeddb.store import codec
@@ -51,7 +51,7 @@ def _of_patterns(patterns: Mapping[bytes, WorkloadInfo]) -> Iterator[str]:
     for key, info in patterns.items():
         if info.id != key.hex():
             yield f"pattern {key.hex()}: its facts are those of pattern {info.id[:40]!r}"
-        if not info.sizes.possible:
+        if kind_exists(info.kind) and not info.sizes.possible:
             yield f"pattern {key.hex()}: {info.sizes} is impossible"
 
 
@@ -73,6 +73,8 @@ def _of_coded(txn: Txn, patterns: Mapping[bytes, WorkloadInfo]) -> Iterator[str]
     tables = {kind.table: kind for kind in reversed(kinds()) if not kind.sparse}
     for table, key, raw in ((name, *row) for name in sorted(tables) for row in txn.scan(name)):
         info = patterns.get(key)
+        if info is not None and not kind_exists(info.kind):
+            continue  # only its plug-in can read it
         kind = info.workload if info is not None and info.workload.table == table else tables[table]
         try:
             workload = kind.decode(raw, pattern_id=key.hex(), name="", group="")
@@ -142,7 +144,7 @@ def _of_runs(
     return faults
 
 
-def _partitions(txn: Txn, faults: list[str]) -> dict[bytes, tuple[Op, str]]:
+def _partitions(txn: Txn, faults: list[str]) -> dict[bytes, tuple[Op | str, str]]:
     """Op and platform by number."""
     partitions = {}
     for key, number in txn.scan("partition"):
@@ -154,13 +156,15 @@ def _partitions(txn: Txn, faults: list[str]) -> dict[bytes, tuple[Op, str]]:
 
 
 def _fault(
-    key: bytes, row: codec.RunRow, config: Config | None, partition: tuple[Op, str] | None
+    key: bytes, row: codec.RunRow, config: Config | None, partition: tuple[Op | str, str] | None
 ) -> str | None:
     if config is None:
         return "its configuration is missing"
     if partition is None:
         return "its partition is missing"
     op, platform = partition
+    if isinstance(op, str):
+        return None  # only its plug-in can tell
     try:
         run_id = row.run(key[4:20].hex(), op, platform, config).id
     except EmbeddbError as e:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.files.safe_read import reason_of
-from embeddb.core.kinds import kind_of
+from embeddb.core.kinds import is_foreign, kind_of
 from embeddb.core.pattern import MAX_DIM, Pattern
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.core.sizes import Sizes
@@ -118,14 +118,15 @@ def decode_info(raw: bytes) -> WorkloadInfo:
     return _info_decoder.decode(raw)
 
 
-def decode_partition(key: bytes, number: bytes) -> tuple[Op, str]:
-    """Op and platform id. Raises: StoreCorrupt."""
+def decode_partition(key: bytes, number: bytes) -> tuple[Op | str, str]:
+    """Op and platform id; the text of an op whose kind of workload is a plug-in that is not here.
+    Raises: StoreCorrupt."""
     text = text_of("partition", key)
     try:
         op, _, platform = text.partition("\0")
         if not platform or len(number) != 4:
             raise ValueError("it lacks a platform or a number")
-        return Op.parse(op), platform
+        return op if is_foreign(op) else Op.parse(op), platform
     except Exception as e:
         raise StoreCorrupt(f"partition {text[:80]!r} is none: {reason_of(e)}") from e
 

@@ -78,17 +78,19 @@ def raise_generation(txn: Txn, members: Iterable[bytes] = ()) -> None:
 
 def refuse_other_schema(raw: bytes | None, place: str) -> None:
     """Check the value of `meta` `schema`; None where there is none yet. Raises: StoreVersion if the
-    data was written with another schema than this program's."""
-    schema = SCHEMA if raw is None else int(raw) if raw.isdigit() and len(raw) < 9 else 0
-    if schema > SCHEMA:
+    data was written with another schema than this program's, or none."""
+    if raw is None:
+        return
+    if not (raw.isdigit() and len(raw) < 9):
         raise StoreVersion(
-            f"{place}: written with schema {schema}, this program knows {SCHEMA}",
-            hint="use a newer embeddb",
+            f"{place}: its schema is no number: {raw[:40]!r}",
+            hint="restore the database from a copy",
         )
-    if schema < SCHEMA:
+    if (schema := int(raw)) != SCHEMA:
+        newer = schema > SCHEMA
         raise StoreVersion(
-            f"{place}: written with schema {schema}, now {SCHEMA}",
-            hint="run `embeddb db upgrade`",
+            f"{place}: written with schema {schema}, this program reads {SCHEMA}",
+            hint="use a newer embeddb" if newer else "read it with the embeddb that wrote it",
         )
 
 

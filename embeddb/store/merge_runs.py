@@ -23,7 +23,7 @@ from embeddb.store.merge_facts import (
     resolved,
 )
 from embeddb.store.sources import Pushing
-from embeddb.store.withdrawn import renamed_marks
+from embeddb.store.withdrawn import among_withdrawn, renamed_marks
 
 
 class RunOrigin(NamedTuple):
@@ -40,10 +40,12 @@ Keyed = tuple[Run, bytes, RunOrigin]
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """Number of runs that were stored, and of runs that existed already."""
+    """Number of runs that were stored, and of runs that existed already; `withdrawn` ones among
+    these stay withdrawn."""
 
     added: int = 0
     duplicates: int = 0
+    withdrawn: int = 0
 
 
 def add_runs(
@@ -54,6 +56,7 @@ def add_runs(
     all three kinds."""
     placed = list(_placed(txn, keyed, against))
     stored = txn.get_many("run", (key for key, _, _ in placed))
+    withdrawn = among_withdrawn(txn, stored)
     rows = [codec.RunRow.of(run, imported=w.imported, source=w.source) for _, run, w in placed]
     configs = txn.get_many("config", dict.fromkeys(row.config_id for row in rows))
     added = 0
@@ -64,7 +67,8 @@ def add_runs(
         if (raw := stored.get(key)) is not None:
             if imported or not codec.decode_row(raw).imported:
                 continue
-            touched.add(head)  # now it counts as measured here
+            if key not in withdrawn:
+                touched.add(head)  # now it counts as measured here
         else:
             if imported and against is not None:
                 if head not in own:
@@ -79,7 +83,7 @@ def add_runs(
         txn.put("run", key, stored[key])
     if touched:
         raise_generation(txn, touched)
-    return AppendResult(added, len(placed) - added)
+    return AppendResult(added, len(placed) - added, len(withdrawn))
 
 
 def _placed(

@@ -252,7 +252,7 @@ def _counted(count: int | None, one: str, many: str) -> str:
 
 def facts_of(entry: ModelEntry) -> ModelFacts:
     """Valid fields of a card; invalid ones count as missing."""
-    card = entry.card
+    card = _of_units(entry.card) if entry.card.get("kind") == "towers" else entry.card
     platform, featurizer = _table(card, "platform"), _table(card, "featurizer")
     settings, simulated = _table(card, "settings"), card.get("simulated")
     network = _text(_table(card, "network"), "name")
@@ -277,6 +277,27 @@ def facts_of(entry: ModelEntry) -> ModelFacts:
         trained=_text(card, "created"),
         registered=float(entry.registered),
     )
+
+
+def _of_units(card: Mapping[str, Any]) -> dict[str, Any]:
+    """The card of towers with the fields of other cards, which it has for each operation on a
+    platform."""
+    units = [unit for unit in _listed(card, "units") if isinstance(unit, dict)]
+    names = list(dict.fromkeys(_text(unit, "platform") for unit in units))
+    held_out = {}
+    for unit in units:
+        where = f" on {_text(unit, 'platform')}" if len(names) > 1 else ""
+        held_out[_text(unit, "op") + where] = {"towers": _table(unit, "held_out")}
+    groups = [len(part) for part in _listed(card, "folds") if isinstance(part, list)]
+    return {
+        **card,
+        "ops": list(dict.fromkeys(_text(unit, "op") for unit in units)),
+        "platform": {"name": names[0] if len(names) == 1 else ""},
+        "samples": card.get("runs"),
+        "patterns": card.get("matrices"),
+        "groups": sum(groups) if groups else None,
+        "held_out": held_out,
+    }
 
 
 def _held_out(by_op: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -305,9 +326,13 @@ def _text(card: Mapping[str, Any], name: str) -> str:
 
 
 def _texts(card: Mapping[str, Any], name: str) -> list[str]:
-    value = card.get(name)
-    listed = value[:_MOST_LISTED] if isinstance(value, list) else []
+    listed = _listed(card, name)[:_MOST_LISTED]
     return [text[:_MOST_TEXT] for text in listed if isinstance(text, str)]
+
+
+def _listed(card: Mapping[str, Any], name: str) -> list[Any]:
+    value = card.get(name)
+    return value if isinstance(value, list) else []
 
 
 def _count(card: Mapping[str, Any], name: str) -> int | None:

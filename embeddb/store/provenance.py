@@ -10,8 +10,9 @@ from embeddb.core.config import Op
 from embeddb.core.records import Run
 from embeddb.core.wording import plural
 from embeddb.store import codec
+from embeddb.store.run_tables import RunTable
 from embeddb.store.sources import Source
-from embeddb.store.store import RunTable, Store
+from embeddb.store.store import Store
 
 #: Description of runs without a contributor: measured, read or imported here.
 HERE = "run or read in here"

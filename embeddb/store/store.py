@@ -14,6 +14,7 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreCorrupt
+from embeddb.core.kinds import kind_exists
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.workload import Workload
@@ -43,6 +44,7 @@ from embeddb.store.merge_facts import (
 )
 from embeddb.store.merge_runs import LOCAL, AppendResult, ImportBatch, add_runs, adopt, counting
 from embeddb.store.models import ModelTable
+from embeddb.store.run_tables import RunTable, RunTables, foreign_tables, tables_with
 from embeddb.store.sources import Pushing, SourceTable
 from embeddb.store.withdrawn import WithdrawnTable, hidden_under
 from embeddb.tensors.tensor_graph import TensorGraph
@@ -53,24 +55,13 @@ _PIECE = 8192
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """Result of an import: `added`, `duplicates`, and the conflicts with stored facts."""
+    """Result of an import: `added`, `duplicates`, `withdrawn` ones among these, and the conflicts
+    with stored facts."""
 
     added: int = 0
     duplicates: int = 0
+    withdrawn: int = 0
     against: tuple[Contradiction, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RunTable:
-    """Key of all runs of one op on one platform; `number` is their key prefix."""
-
-    number: int
-    op: Op
-    platform: str
-
-    @property
-    def prefix(self) -> bytes:
-        return self.number.to_bytes(4, "big")
 
 
 class _StoredPlatform(msgspec.Struct, frozen=True):
@@ -94,6 +85,7 @@ class Store:
         self.place, self.shared = engine.place, engine.shared
         self._configs: dict[bytes, Config] = {}
         self._partitions: dict[tuple[str, Op], RunTable] = {}
+        self._tables = RunTables()
         self.vectors = tables.VectorTable(engine)
         self.recommendations = tables.AnswerTable(engine, "recommendation")
         self.notes = tables.BlobTable(engine, "note")
@@ -174,7 +166,7 @@ class Store:
         contributor, where that is to be stored."""
         batch = ImportBatch.of(runs, patterns, coded)
         done, against = self._engine.write(partial(batch.add, pushing=pushing))
-        return ImportResult(done.added, done.duplicates, against)
+        return ImportResult(done.added, done.duplicates, done.withdrawn, against)
 
     def runs(
         self, platform: str, op: Op, pattern_id: str | None = None, *, own: bool = False
@@ -240,13 +232,11 @@ class Store:
         return table
 
     def partitions(self) -> list[RunTable]:
-        """Tables with valid runs."""
+        """Tables with valid runs, without those of operations that only a missing plug-in has, of
+        which it warns once."""
         with self._engine.read() as txn:
-            rows = list(txn.scan("partition"))
-            if txn.count("withdrawn"):
-                rows = [row for row in rows if any(txn.scan("member", row[1]))]
-            parts = [_partition(key, raw) for key, raw in rows]
-        return sorted(parts, key=lambda p: (p.platform, p.op))
+            tables = self._tables.read(txn)
+        return sorted(tables, key=lambda p: (p.platform, p.op))
 
     def sample(self, partition: RunTable, *, patterns: int, runs: int) -> list[Run]:
         """At most `runs` runs, replaced ones included, of each of at most `patterns` workloads
@@ -314,9 +304,10 @@ class Store:
         return None if raw is None else codec.decode_info(raw)
 
     def patterns(self) -> Iterator[WorkloadInfo]:
+        """All workloads whose kind is known here."""
         with self._engine.read() as txn:
             raws = [raw for _, raw in txn.scan("pattern")]
-        return map(codec.decode_info, raws)
+        return (info for info in map(codec.decode_info, raws) if kind_exists(info.kind))
 
     def structure(self, pattern_id: str) -> Pattern | None:
         """The matrix itself, if its structure is stored. Raises: StoreCorrupt."""
@@ -358,7 +349,7 @@ class Store:
             prefix = name_key(name)
             keys = [key[len(prefix) :] for key, _ in txn.scan("name", prefix)]
             raws = [txn.get("pattern", key) for key in keys if len(key) == 16]
-        infos = [codec.decode_info(raw) for raw in raws if raw is not None]
+        infos = [info for raw in raws if raw and kind_exists((info := codec.decode_info(raw)).kind)]
         return sorted(infos, key=lambda info: (info.stub, info.id))
 
     def resolve(self, pattern_id: str) -> str:
@@ -369,15 +360,16 @@ class Store:
     def adopt(self, stub: str, info: WorkloadInfo) -> int:
         """Move every run of a stub to the real workload; later runs of the stub follow.
 
-        Returns the number of runs moved. Raises: NothingFound if there is no such stub.
+        Returns the number of runs moved. Raises: NothingFound if there is no such stub; UsageError
+        for runs of a kind of workload whose plug-in is not here.
         """
         return self._engine.write(lambda txn: adopt(txn, stub, info, self._moving))
 
     def _moving(self, txn: Txn, pattern_id: str) -> dict[bytes, Run]:
-        """All runs of a workload, in every table."""
+        """All runs of a workload, in every table, withdrawn ones too. Raises: UsageError."""
         runs: dict[bytes, Run] = {}
-        for part in list(txn.scan("partition")):
-            pairs = self._pattern_runs(txn, _partition(*part), pattern_id, replaced=True)
+        for table in tables_with(txn, codec.pattern_key(pattern_id)):
+            pairs = self._pattern_runs(txn, table, pattern_id, replaced=True)
             runs |= {key: run for key, (_, run) in pairs.items()}
         return runs
 
@@ -439,8 +431,15 @@ class Store:
             return None
 
     def platforms(self) -> list[str]:
+        """Ids of the platforms, without those of which no kernel is known here."""
         with self._engine.read() as txn:
-            return [text_of("platform", key) for key, _ in txn.scan("platform")]
+            ids = [text_of("platform", key) for key, _ in txn.scan("platform")]
+            doubtful = {platform for _, platform, _ in foreign_tables(txn)}
+        return [name for name in ids if name not in doubtful or self._has_kernels(name)]
+
+    def _has_kernels(self, platform_id: str) -> bool:
+        platform = self.sound_platform(platform_id)
+        return platform is not None and bool(platform.kernels)
 
     # -- the whole -------------------------------------------------------------------------
 
@@ -462,9 +461,8 @@ class Store:
 
     def problems(self) -> list[str]:
         """Damage found by reading everything, and contradictions in the data."""
-        return self._engine.problems() or inconsistencies(
-            self._engine, {"platform": _read_platform}
-        )
+        faults = self._engine.problems()
+        return faults or inconsistencies(self._engine, {"platform": _read_platform})
 
     def close(self) -> None:
         self._engine.close()
@@ -481,7 +479,7 @@ def _read_platform(platform_id: str, raw: bytes) -> Platform:
 
 
 #: Cached, since instances of a platform share a text.
-_parsed = lru_cache(maxsize=64)(parse_platform)
+_parsed = lru_cache(maxsize=64)(partial(parse_platform, known_only=True))
 
 
 def _stored_platform(platform_id: str, raw: bytes) -> _StoredPlatform:
@@ -491,8 +489,3 @@ def _stored_platform(platform_id: str, raw: bytes) -> _StoredPlatform:
 def _stamp_schema(txn: Txn) -> None:
     if txn.get("meta", b"schema") is None:
         txn.put("meta", b"schema", str(SCHEMA).encode())
-
-
-def _partition(key: bytes, raw: bytes) -> RunTable:
-    op, platform = codec.decode_partition(key, raw)
-    return RunTable(int.from_bytes(raw, "big"), op, platform)

@@ -18,6 +18,7 @@ from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.records import Measurement
 from embeddb.store import codec
 from embeddb.store.engine import Engine, Txn, raise_generation
+from embeddb.store.run_tables import foreign_tables
 from embeddb.store.sources import source_number
 
 _TABLE = "withdrawn"
@@ -29,13 +30,14 @@ _HEAD = 20
 class RunSelection:
     """Selection of runs; an empty field selects all.
 
-    `platform` is an id, or a name for all its instances; `campaign` the command that stored the
-    runs, in full or up to a colon (`measure`, `calibrate`, `query`, the id of a campaign); `since`
-    is in seconds since 1970, and excludes runs without a time; `source` is the contributor.
+    `platform` is an id, or a name for all its instances; `op` may be the text of one whose plug-in
+    is not here; `campaign` the command that stored the runs, in full or up to a colon (`measure`,
+    `calibrate`, `query`, the id of a campaign); `since` is in seconds since 1970, and excludes runs
+    without a time; `source` is the contributor.
     """
 
     platform: str = ""
-    op: Op | None = None
+    op: Op | str | None = None
     statuses: frozenset[str] = frozenset()
     campaign: str = ""
     since: float = 0.0
@@ -46,10 +48,10 @@ class RunSelection:
         """Return true if every run is selected."""
         return self == RunSelection()
 
-    def has_partition(self, platform: str, op: Op) -> bool:
+    def has_partition(self, platform: str, op: str) -> bool:
         """Return true if runs of an op on a platform may be selected."""
         named = self.platform in ("", platform, platform.partition("@")[0])
-        return named and self.op in (None, op)
+        return named and op == str(self.op or op)
 
     def has_run(self, campaign: str, m: Measurement) -> bool:
         """Return true if a run of a table that may be selected is."""
@@ -80,6 +82,13 @@ class WithdrawnTable:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+
+    def named_op(self, text: str) -> Op | str | None:
+        """An operation for a `RunSelection`; None for an empty text. Raises: UsageError unless it
+        is one, or has runs of a kind of workload whose plug-in is not here."""
+        with self._engine.read() as txn:
+            foreign = {op for op, _, _ in foreign_tables(txn)}
+        return text if text in foreign else Op.parse(text) if text else None
 
     def count(self) -> int:
         with self._engine.read() as txn:
@@ -128,6 +137,11 @@ def hidden_under(txn: Txn, prefix: bytes = b"") -> frozenset[bytes]:
     return frozenset(key for key, _ in txn.scan(_TABLE, prefix))
 
 
+def among_withdrawn(txn: Txn, keys: Iterable[bytes]) -> frozenset[bytes]:
+    """Select the keys of withdrawn runs among these."""
+    return frozenset(txn.get_many(_TABLE, keys) if txn.count(_TABLE) else ())
+
+
 def renamed_marks(txn: Txn, moved: Iterable[tuple[bytes, bytes]]) -> None:
     """Keep runs withdrawn that got new keys; `moved` are pairs (old, new)."""
     heads = set()
@@ -162,7 +176,7 @@ def _chosen(txn: Txn, selection: RunSelection, *, back: bool) -> _Chosen:
         raise UsageError(f"no source {selection.source!r}", hint="`embeddb db sources` lists them")
     for name, number in txn.scan("partition"):
         text, _, platform = name.decode().partition("\0")
-        if not selection.has_partition(platform, Op.parse(text)):
+        if not selection.has_partition(platform, text):
             continue
         hidden = hidden_under(txn, number)
         for key, row in _rows(txn, number, hidden.__contains__ if back else _not_in(hidden)):

@@ -27,6 +27,7 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
+from embeddb.core.checked_run import checked_run
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError
 from embeddb.core.files.safe_read import reason_of
@@ -387,9 +388,8 @@ class Campaign:
             while todo:
                 missing = [configs[at] for at in todo]
                 try:
-                    for config, m in runner.run(
-                        pattern, Op.parse(task.op), missing, options=options
-                    ):
+                    op = Op.parse(task.op)
+                    for config, m in checked_run(runner, pattern, op, missing, options=options):
                         todo.remove(number[config])
                         self.killed.pop((task, number[config]), None)
                         _add(out, Line(number[config], m))

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from embeddb.core.checked_run import checked_run
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, MatrixError
 from embeddb.core.pattern import Pattern
@@ -147,7 +148,8 @@ class CampaignJob:
         task, config = self._should_run()
         pattern = planned_pattern(campaign.plan.matrices[task.matrix], self.read)
         try:
-            runs = self.runner.run(pattern, Op.parse(task.op), [config], options=self.options)
+            op, options = Op.parse(task.op), self.options
+            runs = checked_run(self.runner, pattern, op, [config], options=options)
             works = any(measured.ok for _, measured in runs)
         except ProgramKilled:
             works = False

@@ -47,8 +47,9 @@ class RecordReport(Report):
 
 @dataclass(slots=True)
 class ImportReport(RecordReport):
-    """Counts of the records of one export by outcome. `rejected` records are unusable;
-    `contradicting` ones are added without what contradicts stored facts."""
+    """Counts of the records of one export by outcome. `withdrawn` duplicates stay withdrawn;
+    `rejected` records are unusable; `contradicting` ones are added without what contradicts stored
+    facts."""
 
     file: str
     platforms: list[str] = field(default_factory=list)
@@ -57,6 +58,7 @@ class ImportReport(RecordReport):
     models: int = 0
     added: int = 0
     duplicates: int = 0
+    withdrawn: int = 0
     rejected: int = 0
     contradicting: int = 0
     rejects_file: str = ""
@@ -147,7 +149,8 @@ class Importer:
     def _put_platform(self, doc: PlatformDoc) -> None:
         name, _, instance = doc.id.partition("@")
         if doc.text:
-            platform = parse_platform(doc.text, where=doc.id)
+            read = parse_platform(doc.text, where=doc.id, known_only=True)
+            platform = read if read.kernels else parse_platform(doc.text, where=doc.id)
         elif name in builtin_platforms():
             platform = load_platform(name)
         else:
@@ -225,6 +228,7 @@ class Importer:
             )
             self.report.added += result.added
             self.report.duplicates += result.duplicates
+            self.report.withdrawn += result.withdrawn
             for against in result.against:
                 self._contradicted(against)
             self.runs, self.infos, self.coded = [], [], {}

@@ -24,13 +24,17 @@ from indexer.readers.embeddb import Record
 _VARIABLE = "EMBEDDB_SOURCE"
 
 
-_COUNTS = ("patterns", "runs", "added", "duplicates", "contradicting", "rejected", "seconds")
+_COUNTS = (
+    *("patterns", "runs", "added", "duplicates", "withdrawn", "contradicting", "rejected"),
+    "seconds",
+)
 
 
 @dataclass(slots=True)
 class PushReport(RecordReport):
-    """Counts of a push by outcome: `duplicates` were stored before, `contradicting` ones contradict
-    stored records, which stay, `rejected` are unusable. `reasons` are the first of both."""
+    """Counts of a push by outcome: `duplicates` were stored before, `withdrawn` ones of them stay
+    withdrawn, `contradicting` ones contradict stored records, which stay, `rejected` are unusable.
+    `reasons` are the first of both."""
 
     source: str
     database: str
@@ -39,6 +43,7 @@ class PushReport(RecordReport):
     runs: int = 0
     added: int = 0
     duplicates: int = 0
+    withdrawn: int = 0
     contradicting: int = 0
     rejected: int = 0
     reasons: list[str] = field(default_factory=list)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import re
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +112,72 @@ def test_what_no_featurizer_can_read_is_said() -> None:
     report = embed(db.index)
     assert report.partitions == []
     assert report.problems == ["spmm:32 on tiny: no featurizer can read its patterns"]
+
+
+class Own(stats.Stats):
+    """A featurizer from outside, since a fault of one that ships is not reported as a plug-in's."""
+
+
+def odd(_: Any) -> Any:
+    raise ValueError("odd\nlength")
+
+
+@pytest.mark.parametrize(
+    ("vector", "fault"),
+    [
+        (odd, r"it raised ValueError: odd length \(test_embed.py, line \d+\)"),
+        (lambda right: right[:3], r"its vector is float32\[3\], not float32\[\d+\]"),
+        (lambda right: right.astype(np.float64), r"its vector is float64\[\d+\], not float32"),
+        (lambda right: np.full_like(right, np.nan), "its vector is not finite"),
+        (lambda right: list(right), r"its vector is list\[\d+\], not float32"),
+    ],
+)
+def test_a_faulty_featurizer_is_named_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, vector: Callable[[Any], Any], fault: str
+) -> None:
+    db = fill(Database.in_memory(), tiny(), patterns(2), indexed=False)
+    real, bad = stats.Stats.embed, [p.name for p in patterns(2)][:2]
+    monkeypatch.setattr(stats, "PLUGIN", Own)
+    monkeypatch.setattr(
+        Own,
+        "embed",
+        lambda self, p: vector(real(self, p)) if p.name in bad else real(self, p),
+    )
+    report = embed(db.index)
+    (problem,) = report.problems
+    named = "|".join(bad)
+    line = rf"featurizer stats, on ({named}): {fault}.*; 2 patterns not embedded by it"
+    assert re.fullmatch(line, problem), problem
+    assert (report.vectors["stats"], report.vectors["sizes"]) == (6, 8)
+    assert len(report.partitions) == 1
+
+
+def test_faults_of_a_featurizer_hold_no_workload(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(ValueError): ...
+
+    raised: list[weakref.ref[Odd]] = []
+    held: list[int] = []
+
+    def faulty(self: Any, pattern: Any) -> Any:
+        gc.collect()
+        held.append(sum(one() is not None for one in raised))
+        error = Odd()
+        raised.append(weakref.ref(error))
+        raise error
+
+    monkeypatch.setattr(stats, "PLUGIN", Own)
+    monkeypatch.setattr(Own, "embed", faulty)
+    db = fill(Database.in_memory(), tiny(), patterns(2), indexed=False)
+    (problem,) = embed(db.index).problems
+    assert "Odd" in problem and problem.endswith("; 8 patterns not embedded by it")
+    assert held == [0] * 8
+
+
+def test_our_own_fault_in_a_featurizer_is_not_a_plug_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats.Stats, "embed", lambda self, p: odd(p))
+    db = fill(Database.in_memory(), tiny(), patterns(1), indexed=False)
+    with pytest.raises(ValueError, match="odd"):
+        embed(db.index)
 
 
 def test_progress_is_told() -> None:

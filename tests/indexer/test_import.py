@@ -16,8 +16,9 @@ from embeddb.core.config import Op
 from embeddb.core.errors import StoreFull, UsageError
 from embeddb.core.pattern import Pattern, stub_id
 from embeddb.core.records import Measurement, Run, WorkloadInfo
-from embeddb.database import Database
+from embeddb.database import Database, open_database
 from embeddb.platforms.platform import Platform, parse_platform
+from embeddb.store.withdrawn import RunSelection
 from embeddb.ui.cli.main import cli
 from indexer.exchange.exchange import ImportReport, export_file, import_file
 from indexer.ingest import ingest
@@ -102,6 +103,20 @@ def test_nor_one_that_comes_later(db: Database, tmp_path: Path) -> None:
     taken(db, tmp_path, *beginning(), run_line(0, 9.0, later.id))
     db.store.append([later])
     assert later.id in {r.id for r in own_runs(db)}
+
+
+def test_withdrawn_runs_stay_so_and_the_way_back_is_named(db: Database, tmp_path: Path) -> None:
+    place, exported = tmp_path / "a b", tmp_path / "1.jsonl"
+    export_file(db.index, exported)
+    with Database.create(place) as other:
+        assert import_file(other.index, exported).withdrawn == 0
+        other.store.withdrawn.withdraw(RunSelection(platform=TINY.id))
+    said = CliRunner().invoke(cli, ["db", "import", str(place), str(exported)]).output
+    assert "4 of those already stored are withdrawn" in said, said
+    assert f"`embeddb db withdraw '{place}' --undo`" in said
+    with open_database(place) as other:
+        assert other.store.append(own_runs(db)).withdrawn == 4
+        assert other.store.partitions() == [], "a pattern without a valid run is listed"
 
 
 def test_ones_own_export_comes_back_as_it_was(db: Database, tmp_path: Path) -> None:

@@ -116,6 +116,9 @@ def test_a_wrong_time_is_corrected_under_another_name(tmp_path: Path) -> None:
     assert f"embeddb db withdraw DB {undo} --yes` restores" in index(tmp_path / "a.csv")
     withdraw(*undo.split())
     assert "withdrawn" not in index(tmp_path / "a.csv")
+    withdraw("--op", str(OP))
+    renamed = index(log(tmp_path / "renamed.csv"))
+    assert "withdrawn, perhaps these: `embeddb db withdraw DB --undo` lists them" in renamed
 
 
 def test_withdrawn_runs_of_a_log_are_counted(tmp_path: Path) -> None:

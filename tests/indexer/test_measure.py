@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from builders import CONFIGS, DEFAULT, OP, by_law, patterns, tiny
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import SpaceError
+from embeddb.core.errors import PluginError, SpaceError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
 from embeddb.database import Database
@@ -73,6 +75,60 @@ def test_given_configurations_run_beside_the_default() -> None:
 def test_the_order_is_that_of_the_seed() -> None:
     orders = [list(measured(Lawful(), seed=s).timings) for s in (1, 1, 2, 3, 4)]
     assert orders[0] == orders[1] and any(order != orders[0] for order in orders[2:])
+
+
+@pytest.mark.parametrize(
+    ("results", "fault", "stored"),
+    [
+        (lambda all_of: all_of[:2], "it returned 2 results for 4 configurations", 2),
+        (lambda all_of: [*all_of, all_of[0]], "it returned more than 4 results", 4),
+        (lambda all_of: all_of[::-1], "it returned a result of .* where one of .* was due", 0),
+        (lambda all_of: [(c, 1.0) for c, _ in all_of], "it returned a float for .*, not a Me", 0),
+        (lambda all_of: [None] * 4, "it returned 0 results for 4 configurations", 0),
+        (
+            lambda _: Path("nope").read_text(),
+            r"run raised FileNotFoundError: .*nope.*line \d+\)",
+            0,
+        ),
+        (lambda all_of: all_of[9].x, r"run raised IndexError: .*\(test_measure.py, line \d+\)", 0),
+    ],
+)
+def test_a_faulty_runner_is_named(
+    results: Callable[[Any], Any], fault: str, stored: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lawful = Lawful.run
+    monkeypatch.setattr(Lawful, "run", lambda *a, **more: iter(results([*lawful(*a, **more)])))
+    here, pattern = machine(Lawful()), patterns()[0]
+    with pytest.raises(PluginError, match=f"runner Lawful, on {pattern.name}: {fault}") as caught:
+        measure_sample(here, MeasureRequest(op=OP, configs=3), pattern)
+    assert "RunnerContract" in caught.value.hint
+    assert len(list(here.db.store.runs(HERE.id, OP, pattern.id))) == stored
+
+
+def full(_: Any) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("ours", "results", "error"),
+    [
+        (False, full, OSError),
+        (False, lambda _: (_ for _ in ()).throw(MemoryError), MemoryError),
+        (True, lambda all_of: all_of[9].x, IndexError),
+    ],
+)
+def test_a_fault_of_the_machine_or_our_own_is_no_fault_of_a_plug_in(
+    ours: bool,
+    results: Callable[[Any], Any],
+    error: type[Exception],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lawful = Lawful.run
+    monkeypatch.setattr(Lawful, "run", lambda *a, **more: iter(results([*lawful(*a, **more)])))
+    if ours:
+        monkeypatch.setattr(Lawful, "__module__", "indexer.runners.lawful")
+    with pytest.raises(error):
+        measured(Lawful(), configs=3)
 
 
 def test_what_was_measured_before_an_interruption_is_kept() -> None:

@@ -67,7 +67,9 @@ def test_a_source_is_withdrawn_and_brought_back() -> None:
     team.store.withdrawn.withdraw(RunSelection(source="bob"))
     assert runs(team) == runs(ann)
     assert team.store.sources.withdrawn() == {2: len(runs(bob))}
-    assert push(bob.index, team.index, source="bob").duplicates == len(runs(bob))
+    again = push(bob.index, team.index, source="bob")
+    assert again.duplicates == again.withdrawn == len(runs(bob))
+    assert push(ann.index, team.index, source="ann").withdrawn == 0
     assert runs(team) == runs(ann), "what is withdrawn stays so when it is pushed again"
     team.store.withdrawn.restore(RunSelection(source="bob"))
     assert runs(team) == runs(ann) | runs(bob)

@@ -93,11 +93,7 @@ def show_file(report: IngestReport) -> None:
             f"they are wrong, `embeddb db withdraw DB --campaign {campaign} --yes`, then index the "
             "log under another name"
         )
-    if report.withdrawn:
-        say(
-            f"  {plural(report.withdrawn, 'run')} of this log withdrawn: `embeddb db withdraw DB "
-            f"--undo --campaign {campaign} --yes` restores"
-        )
+    _show_withdrawn(report)
     if report.resumed_at:
         say(f"  resumed at row {report.resumed_at:,}: earlier rows were read before")
     for name, rows in report.new_values.items():
@@ -117,6 +113,19 @@ def show_file(report: IngestReport) -> None:
         say(f"  rejected rows with their reasons{others}: {report.rejects_file}")
     for line in report.changes:
         note(f"warning: {line}, for the runs stored before too")
+
+
+def _show_withdrawn(report: IngestReport) -> None:
+    if report.withdrawn:
+        say(
+            f"  {plural(report.withdrawn, 'run')} of this log withdrawn: `embeddb db withdraw DB "
+            f"--undo --campaign {shlex.quote(report.campaign)} --yes` restores"
+        )
+    if report.withdrawn_others:
+        say(
+            f"  {plural(report.withdrawn_others, 'run')} of other logs or campaigns withdrawn, "
+            "perhaps these: `embeddb db withdraw DB --undo` lists them, with --yes it restores them"
+        )
 
 
 def refuse_empty(reports: Sequence[IngestReport]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import warnings
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -12,11 +13,11 @@ from typing import Any
 import click
 
 from embeddb.core import __version__
-from embeddb.core.errors import EmbeddbError, UsageError
+from embeddb.core.errors import EmbeddbError, MissingKindWarning, UsageError
 from embeddb.core.extras import missing_extra
 from embeddb.core.server_url import redacted
 from embeddb.core.wording import clean
-from embeddb.ui.cli.output import COMPLETING
+from embeddb.ui.cli.output import COMPLETING, note
 
 #: Modules of `verbs` by verb, in the order of `--help`.
 VERBS = {
@@ -121,7 +122,20 @@ def cli(ctx: click.Context) -> None:
 
 def run(args: list[str] | None = None) -> None:
     """Entry point: exit code 0 answered, 1 error, 2 usage, 3 no evidence, 130 interrupted."""
-    sys.exit(_run(args))
+    show_others, shown = warnings.showwarning, set[str]()
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        """Print our own warnings once, in one line, without the place in the source."""
+        if not issubclass(category, MissingKindWarning):
+            show_others(message, category, *place, **more)
+        elif str(message) not in shown:
+            shown.add(str(message))
+            note(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", MissingKindWarning)
+        warnings.showwarning = show
+        sys.exit(_run(args))
 
 
 def _run(args: list[str] | None) -> int:

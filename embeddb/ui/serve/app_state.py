@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,6 +13,7 @@ import msgspec
 
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, StoreError
+from embeddb.core.kinds import is_foreign
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import one_of
@@ -281,8 +281,13 @@ class AppState:
         return present
 
     def heads(self) -> list[AnswerHead]:
-        """Every answer, the latest first."""
-        read = partial(in_order, self.db.index, stored_head, lambda head: head.created)
+        """Every answer, the latest first, without those about operations of a missing plug-in."""
+
+        def read() -> list[AnswerHead]:
+            heads = in_order(self.db.index, stored_head, lambda head: head.created)
+            missing = {op for op in {head.op for head in heads} if is_foreign(op)}
+            return [head for head in heads if head.op not in missing]
+
         return [*self.cache.get("heads", read), *self.answers.heads()][::-1]
 
     # -- one thing by its id ---------------------------------------------------------------

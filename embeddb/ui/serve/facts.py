@@ -352,6 +352,8 @@ def scope_for(state: AppState, platform_text: str, op_text: str) -> Scope:
     if op_text:
         scopes = [s for s in scopes if s.op == op_of(op_text)]
     if platform_text:
+        if not any(platform_text in (s.name, *s.instances) for s in scopes):
+            platform_text = state.platform(platform_text).id  # a bare name, as `/ask` reads it
         scopes = [s for s in scopes if platform_text in (s.name, *s.instances)]
     if not scopes:
         raise NothingFound(

@@ -27,6 +27,7 @@ from indexer.campaign.nodes.submissions import (
     CHUNK_S,
     MOST_CHUNKS,
     Attempts,
+    Reached,
     Submissions,
     Submitted,
     SubmittedJob,
@@ -76,9 +77,9 @@ def collect(
     return Collected(len(ready), runs)
 
 
-#: Points measured, existing attempts, the number of submissions since that changed neither, and
-#: the number of the next submission, the first of those of one call.
-_Mark = tuple[int, frozenset[str], int, int]
+#: Points measured, what attempts reached, the number of submissions since that changed neither,
+#: and the number of the next submission, the first of those of one call.
+_Mark = tuple[int, Reached, int, int]
 #: Submissions in a row that may end without output, as killed ones do.
 _SILENT = 3
 #: Seconds between two queries of the queue: short at first, for a short job.
@@ -230,12 +231,12 @@ class NodesJob:
     def _moved_on(self, before: _Mark | None) -> _Mark:
         """Current progress. Raises: InputError if there is none since the last submission, with the
         reason that its workers printed, or since several that ended without output."""
-        begun = frozenset(one.file for one in Attempts(self.campaign.folder).all())
+        reached = Attempts(self.campaign.folder).reached()
         measured, submissions = self.campaign.progress().measured, Submissions(self.campaign.folder)
         numbers = submissions.numbers()
         coming = max(numbers, default=0) + 1
-        if before is None or (measured, begun) != before[:2]:
-            return measured, begun, 0, coming
+        if before is None or (measured, reached) != before[:2]:
+            return measured, reached, 0, coming
         # Submissions of later rounds fail for the same reason, or for want of the first.
         words = ((n, submissions.last_words(n)) for n in numbers if n >= before[3])
         first, reason = next(((n, line) for n, line in words if line), (numbers[-1], ""))
@@ -245,7 +246,7 @@ class NodesJob:
                 where=str(self.campaign.folder),
                 hint=f"what its workers printed is in {self._work(first, 0).logs}",
             )
-        return measured, begun, before[2] + 1, coming
+        return measured, reached, before[2] + 1, coming
 
 
 class NodesWords(TypedDict, total=False):

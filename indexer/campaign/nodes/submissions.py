@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import msgspec
 
@@ -234,6 +234,15 @@ class Attempt:
         self._out.flush()
 
 
+class Reached(NamedTuple):
+    """The most `points` measured by an attempt, by task, part, instance and host, since an attempt
+    only resumes one of its host; and the `ends` of processes, by task, part and the point that was
+    running."""
+
+    points: Counter[tuple[str, int, str, str]]
+    ends: Counter[tuple[str, int, int]]
+
+
 class Attempts:
     """The folder `attempts` of a campaign."""
 
@@ -256,6 +265,18 @@ class Attempts:
     def count(self) -> int:
         """Number of files."""
         return len(self._folder.files())
+
+    def reached(self) -> Reached:
+        """Progress in tasks that are not delivered; an attempt that stopped in order without a new
+        point adds none, or a task that always fails would be submitted for ever."""
+        points, ends = Counter[tuple[str, int, str, str]](), Counter[tuple[str, int, int]]()
+        for one in self.all():
+            part = one.task, one.place.part
+            where = (*part, one.place.on, one.place.host)
+            points[where] = max(points[where], len(one.lines))
+            if one.open is not None:
+                ends[(*part, one.open)] += 1
+        return Reached(points, ends)
 
     @contextmanager
     def beginning(self, task: str, place: Place) -> Iterator[Attempt]:

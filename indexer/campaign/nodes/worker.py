@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from embeddb.core.checked_run import checked_run
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, InputError, RunnerUnavailable
 from embeddb.core.pattern import Pattern
@@ -175,9 +176,8 @@ class _TaskWork:
         if hasattr(worker.runner, "prepare"):
             worker.runner.prepare(Op.parse(task.op), configs)
         self._note_state(attempt)
-        outcomes = iter(
-            worker.runner.run(pattern, Op.parse(task.op), configs, options=worker.options)
-        )
+        op, options = Op.parse(task.op), worker.options
+        outcomes = checked_run(worker.runner, pattern, op, configs, options=options)
         for number, at in enumerate(todo):
             worker.progress(f"measure {task.id}", number, len(todo))
             attempt.start(at)

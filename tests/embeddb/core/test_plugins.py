@@ -94,6 +94,22 @@ def test_listing_imports_no_plugin() -> None:
     assert said.stdout.strip() == "[]"
 
 
+def test_a_folder_of_that_name_on_the_path_hides_no_tuner(folder: Path) -> None:
+    (folder / "my_tuner.py").write_text(MINE)
+    script = (
+        "import sys; from embeddb.core.plugins import available, load; import tuners;"
+        "print(load('tuner', 'transfer').__name__, load('tuner', 'random').__name__);"
+        "print(*available('tuner')); import tuners.tune"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True, text=True, check=True, timeout=60, cwd=folder.parent,
+        env={**os.environ, "PYTHONPATH": str(folder.parent)},
+    ).stdout.splitlines()  # fmt: skip
+    assert said[0] == "StrategyTuner RandomTuner" and "my-tuner" in said[1].split()
+    assert len(said[1].split()) > 5
+
+
 def test_one_file_in_a_folder(folder: Path) -> None:
     (folder / "my_tuner.py").write_text(MINE)
     (folder / "_hidden.py").write_text(MINE)

@@ -64,6 +64,27 @@ def test_neighbours_answer_for_a_new_matrix(lawful: Database, length: int) -> No
     assert [len(made.candidates), made.simulated, made.calls] == [4, False, None]
 
 
+@pytest.mark.parametrize("wrong", [-5, 0, 0.5, math.nan, -math.inf, True, "3", None, 1j])
+def test_calls_are_a_number_of_at_least_one(lawful: Database, wrong: Any) -> None:
+    with pytest.raises(UsageError, match="a number of at least 1 is needed"):
+        lawful.query(band(137, 14), platform="tiny", op=OP, calls=wrong)
+
+
+@pytest.mark.parametrize("wrong", [-1, 0, 2.5, 1001, math.nan, True, np.True_, "3", None])
+def test_k_is_an_integer(lawful: Database, wrong: Any) -> None:
+    with pytest.raises(UsageError, match="an integer from 1 to 1000 is needed"):
+        lawful.query(band(137, 14), platform="tiny", op=OP, k=wrong)
+
+
+def test_numbers_of_numpy_are_stored_as_plain_ones(lawful: Database) -> None:
+    calls: Any
+    for calls in (np.float32(100), np.int64(100), 100):
+        made = lawful.query(band(137, 14), platform="tiny", op=OP, calls=calls, k=np.int32(2))  # type: ignore[arg-type]
+        assert (made.calls, len(made.candidates)) == (100, 2)
+        assert lawful.recommendation(made.id).calls == 100
+    assert lawful.query(band(137, 14), platform="tiny", op=OP, calls=10**400).calls is None
+
+
 def test_its_own_measured_winner_comes_first(lawful: Database) -> None:
     for pattern in patterns():
         made = lawful.query(pattern, platform="tiny", op=OP)

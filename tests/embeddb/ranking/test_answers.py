@@ -70,7 +70,7 @@ NONE = {
     "deep": lambda _: b"[" * 200_000,
     "another type": lambda _: b"{}",
     "no text": lambda _: b"\xff\xfe",
-    "no operation": lambda raw: _changed(raw, op="fft:3"),
+    "no operation": lambda raw: _changed(raw, op="spmm:wide"),
     "no pattern": lambda raw: _changed(raw, pattern_id="../x"),
     "another id": lambda raw: _changed(raw, id="r000000000000"),
     "a configuration that is none": lambda raw: _changed(raw, default={"a": {"b": [1]}}),

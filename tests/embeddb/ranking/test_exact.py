@@ -12,8 +12,14 @@ from command_line import run_verb
 from embeddb.core.config import Config, Op
 from embeddb.core.sizes import Sizes
 from embeddb.database import Database
-from embeddb.platforms.platform import Platform, load_platform, parse_platform
+from embeddb.platforms.platform import (
+    Platform,
+    builtin_platforms,
+    load_platform,
+    parse_platform,
+)
 from embeddb.ranking.order_reason import rank_notes, rests_on
+from embeddb.store.merge_facts import platform_conflict
 
 
 def declared(
@@ -40,7 +46,7 @@ def test_restrictions_combine() -> None:
 
 def test_without_a_declaration_every_configuration_is_exact() -> None:
     assert variants(tiny().exact(OP)) == variants(tiny())
-    assert tiny().kernel(OP).is_exact(Config({"variant": "d"}))
+    assert tiny().is_exact(OP, Config({"variant": "d"}))
 
 
 @pytest.mark.parametrize("op", ["spmm:32", "spmm:512", "sddmm:128", "spmv"])
@@ -48,6 +54,53 @@ def test_cuda_has_no_tensor_cores_where_it_is_exact(op: str) -> None:
     parsed = Op.parse(op)
     space = load_platform("cuda").exact(parsed).space(parsed, Sizes(1000, 1000, 9000))
     assert not [c for c in space.enumerate() if c.get("math", "fp32") != "fp32"]
+
+
+def test_a_meaning_of_reduced_precision_is_declared() -> None:
+    """What a shipped platform's file says in words, `--exact` acts on."""
+    for name in builtin_platforms():
+        platform = load_platform(name)
+        for op in platform.ops:
+            for text, meaning in platform.meaning.items():
+                parameter, is_value, value = text.partition("=")
+                reduced = "reduced precision" in meaning or "TF32" in meaning
+                if is_value and reduced and parameter in platform.kernel(op).default:
+                    config = Config({**platform.kernel(op).default, parameter: value})
+                    assert not platform.is_exact(Op(op), config), (name, text)
+    gpu = load_platform("gpu-kernels")
+    exact = {str(config["kernel"]) for config in gpu.exact(OP).space(OP).enumerate()}
+    assert exact == {"CSR_DIRECT", "RODE_ENHANCED", "ZERO_OVERHEAD_CSR", "CUSPARSE"}
+
+
+def test_a_stored_platform_of_an_older_file_takes_the_built_in_word() -> None:
+    """Databases from before gpu-kernels stated its precision answer, and merge with new ones."""
+    now = load_platform("gpu-kernels")
+    start = now.text.index("inexact = [")
+    end = now.text.index("]", now.text.index('"""]', start)) + 1
+    older = parse_platform(now.text[:start] + now.text[end:]).at("x")
+    assert older.kernel("spmm").inexact is None and older.digest == now.digest
+    assert not older.is_exact(OP, Config({"kernel": "TC_DIRECT_TF32"}))
+    kept = {config["kernel"] for config in older.exact(OP).space(OP).enumerate()}
+    assert "CSR_DIRECT" in kept and not any("TC_" in str(kernel) for kernel in kept)
+    conflict = platform_conflict(older, now.at("x"))
+    assert conflict is not None and not conflict.refused
+
+
+def test_a_platform_that_states_no_precision_warns() -> None:
+    with fill(Database.in_memory(), tiny()) as db:
+        new = band(130, 30, name="new")
+        made = db.query(new, platform="tiny", op=OP, exact=True)
+        assert made.best == {"variant": "d"} and not made.exact
+        warned = [line for line in made.warnings if "does not state" in line]
+        assert len(warned) == 1 and "--exact (exact=True) leaves none out" in warned[0]
+        assert not any(
+            "does not state" in w for w in db.query(new, platform="tiny", op=OP).warnings
+        )
+
+
+def test_built_in_platforms_without_a_statement_have_no_such_kernels() -> None:
+    platform = load_platform("cpu")
+    assert all(platform.exact(Op(op)).kernel(Op(op)).inexact == () for op in platform.ops)
 
 
 def test_an_answer_without_them() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from builders import (
     CONFIGS,
@@ -20,7 +21,7 @@ from embeddb.core import plugins
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, PluginError, RunnerUnavailable, UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement
+from embeddb.core.records import Measurement, WorkloadInfo
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.build import build_query
@@ -134,6 +135,23 @@ def test_the_facade_counts_what_it_measures_and_can_look_deeper() -> None:
     assert done.insight.deep and done.candidates[0].seconds is not None
     assert db.recommendation(made.id) == done
     assert db.measure(made).platform == "lab@here"  # by now the structure is there
+    stored, runs = len(db.recommendations()), len(list(db.runs()))
+    for other in (band(139, 14), "m0a"):
+        with pytest.raises(UsageError, match=f"answer {made.id} is of matrix new, not "):
+            db.measure(made, other)
+    assert (len(db.recommendations()), len(list(db.runs()))) == (stored, runs)
+
+
+@pytest.mark.usefixtures("law")
+def test_an_answer_for_a_name_is_measured_on_a_matrix_of_its_sizes() -> None:
+    db = fill(Database.in_memory(), _measured_platform().at("elsewhere"))
+    stub = WorkloadInfo(id="ab" * 16, m=137, n=137, name="new", stub=True)
+    db.store.put_patterns([stub])
+    made = db.query(band(137, 14, name="new"), platform="lab", op=OP)
+    made = msgspec.structs.replace(made, pattern_id=stub.id)
+    with pytest.raises(UsageError, match="is of matrix new, not "):
+        db.measure(made, band(139, 14), rounds=1)
+    assert db.measure(made, band(137, 14), rounds=1).platform == "lab@here"
 
 
 @pytest.mark.usefixtures("law")

@@ -76,7 +76,7 @@ FORGED: dict[str, tuple[Callable[[Txn], object], str]] = {
     "deep platform": (put("platform", b"x", b"[" * 200_000), "platform 'x': "),
     "platform no text": (put("platform", b"\xff", b"{}"), "platform '\ufffd': "),
     "partition alone": (put("partition", b"spmm:32", b"\xff" * 4), "partition 'spmm:32' is none"),
-    "partition of no op": (put("partition", b"zz:1\0tiny", b"\0\0\0\7"), "is none: "),
+    "partition of no op": (put("partition", b"z z:1\0tiny", b"\0\0\0\7"), "is none: "),
     "partition no text": (put("partition", b"\xff\0tiny", b"\0\0\0\7"), "not text"),
     "run": (put("run", b"\0\0\0\1" + KEY + b"r" * 16, b"[" * 9), "a stored run cannot be decoded"),
     "config": (put("config", b"c" * 16, b"[" * 200_000), "a stored configuration cannot be"),
@@ -112,7 +112,7 @@ def test_a_circle_of_stubs_ends(key: bytes) -> None:
 
 
 def test_partitions_that_are_none_are_said() -> None:
-    for key in (b"spmm:32", b"zz:1\0tiny", b"\xff\0tiny"):
+    for key in (b"spmm:32", b"z z:1\0tiny", b"spmv:0\0tiny", b"\xff\0tiny"):
         store, engine = filled()
         engine.write(put("partition", key, b"\0\0\0\7"))
         with pytest.raises(StoreCorrupt, match=r"is none|not text"):
@@ -130,8 +130,9 @@ def test_platform_names_that_are_none_are_said() -> None:
 def test_a_schema_that_is_none(raw: bytes) -> None:
     engine = MemoryEngine()
     engine.write(put("meta", b"schema", raw))
-    with pytest.raises(StoreVersion):
+    with pytest.raises(StoreVersion, match="its schema is no number") as caught:
         Store(engine)
+    assert "restore" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_somebody_elses_lmdb(tmp_path: Path, tables: list[bytes], readonly: bool
         assert env.stat()["entries"] == 2 + len(tables)
 
 
-@pytest.mark.parametrize(("schema", "hint"), [(b"99", "newer"), (b"0", "db upgrade")])
+@pytest.mark.parametrize(("schema", "hint"), [(b"99", "newer"), (b"0", "that wrote it")])
 @pytest.mark.parametrize("readonly", [True, False])
 def test_another_schema(folder: Path, schema: bytes, hint: str, readonly: bool) -> None:
     engine = LmdbEngine(folder)

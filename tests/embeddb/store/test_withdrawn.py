@@ -133,6 +133,16 @@ def test_a_stub_that_is_adopted_keeps_what_was_withdrawn() -> None:
     assert len(list(store.runs("tiny", OP, B))) == 4
 
 
+def test_a_stub_is_adopted_with_a_table_that_is_withdrawn_whole(store: Store) -> None:
+    stub = "0" * 31 + "c"
+    runs = [replace(run(stub, 0), op=WIDE), run(stub, 1)]
+    store.append(runs, patterns=[WorkloadInfo(id=stub, name="c", stub=True)])
+    store.withdrawn.withdraw(RunSelection(op=WIDE))
+    assert store.adopt(stub, WorkloadInfo(id=A, name="a")) == 2 and store.problems() == []
+    store.withdrawn.restore(RunSelection())
+    assert len(list(store.runs("tiny", WIDE, A))) == 1 and store.problems() == []
+
+
 def test_an_older_database_has_none_and_gets_them(tmp_path: Path) -> None:
     made = open_store(tmp_path / "x.db", create=True)
     made.append(KNOWN, patterns=[WorkloadInfo(id=i) for i in (A, B)])

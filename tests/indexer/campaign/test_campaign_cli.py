@@ -149,7 +149,7 @@ def test_work_by_hand_is_collected_and_shown(
     for matrix in Campaign(Path(folder)).plan.matrices:
         Path(matrix.path).unlink()
     assert _run("work", folder, "--task", third) == 1
-    assert "1 task failed" in capsys.readouterr().err
+    assert "1 task failed: " in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +11,28 @@ from campaign_board import POINTS, TASKS, LawRunner, board, go, matrices, read
 from campaign_workers import Deadly, worker
 from inline_executor import InlineExecutor
 
-from embeddb.core.config import Op
-from embeddb.core.errors import InputError, UsageError
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import InputError, RunnerUnavailable, UsageError
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import Measurement
 from embeddb.database import Database
 from indexer.campaign.budget.growing_plan import BudgetRequest, bought, planned
 from indexer.campaign.exclusive import alone
 from indexer.campaign.folder import GIVEN_UP, Campaign
 from indexer.campaign.nodes.coordinator import NodesJob, collect
 from indexer.campaign.nodes.submissions import (
+    Attempts,
+    Place,
     Submissions,
     Submitted,
     SubmittedJob,
     in_chunks,
     spread_of,
 )
+from indexer.campaign.results import Line
 from indexer.campaign.run import Settle
 from indexer.executors.base import Submission
+from indexer.runners.base import RunOptions
 
 
 def job(folder: Path, db: Database, executor: InlineExecutor, **more: Any) -> NodesJob:
@@ -133,6 +140,45 @@ def test_workers_that_say_why_they_do_nothing_are_believed(folder: Path) -> None
         job(folder, Database.in_memory(), executor).run()
     assert "submit/0001" in caught.value.hint, "the first reason, not that of a later round"
     assert len(executor.started) == 2
+
+
+class Refusing(LawRunner):
+    """Fails at the points with this part in their configuration."""
+
+    def __init__(self, part: str) -> None:
+        super().__init__()
+        self._part = part
+
+    def run(
+        self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions
+    ) -> Iterator[tuple[Config, Measurement]]:
+        for config in configs:
+            if self._part in str(config):
+                raise RunnerUnavailable("no such program")
+            yield from super().run(pattern, op, [config], options=options)
+
+
+@pytest.mark.parametrize(("part", "submissions"), [("tile", 6), ("tile=2,unroll=2", 8)])
+def test_attempts_that_measure_no_new_point_do_not_go_on_for_ever(
+    folder: Path, part: str, submissions: int
+) -> None:
+    def refusing(number: int, _: int) -> LawRunner:
+        assert number <= submissions, "submitted again without progress"
+        return Refusing(part)
+
+    with pytest.raises(InputError, match=rf"nothing came of submission {submissions}$"):
+        job(folder, Database.in_memory(), InlineExecutor(refusing)).run()
+
+
+def test_an_attempt_on_another_host_is_progress(tmp_path: Path) -> None:
+    attempts, seen = Attempts(tmp_path), []
+    one = Measurement("ok", (1.0,), "hardware", when=1.0)
+    for host, points in (("n1", 5), ("n2", 3), ("n2", 3)):
+        with attempts.beginning("t1", Place(on="board@1", host=host)) as attempt:
+            for config in range(points):
+                attempt.point(Line(config, one))
+        seen.append(attempts.reached())
+    assert seen[0] != seen[1] == seen[2], "an attempt resumes only what its own host measured"
 
 
 def test_what_is_killed_before_it_begins_is_submitted_again(folder: Path) -> None:

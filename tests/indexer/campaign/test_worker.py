@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import resource
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ import pytest
 from campaign_board import COUNT, OPS, OPTIONS, POINTS, TASKS, LawRunner, go, read
 from campaign_workers import Deadly, in_a_process, worker
 
-from embeddb.core.errors import InputError, RunnerUnavailable
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import InputError, PluginError, RunnerUnavailable
 from embeddb.core.files.safe_write import OwnFolder, write_new
+from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
 from embeddb.database import Database
 from embeddb.kernels.machine_failures import ProgramKilled
@@ -24,6 +26,7 @@ from indexer.campaign.folder import GIVEN_UP, Campaign
 from indexer.campaign.nodes.submissions import Attempts
 from indexer.campaign.results import Origin
 from indexer.campaign.run import CampaignJob
+from indexer.runners.base import RunOptions
 
 
 def parts(folder: Path) -> list[str]:
@@ -63,6 +66,30 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
 
 
 # -- working -----------------------------------------------------------------------------------
+
+
+class Faulty(LawRunner):
+    """Returns too few results of one matrix, and raises on another."""
+
+    def run(
+        self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions
+    ) -> Iterator[tuple[Config, Measurement]]:
+        if pattern.name == "m0b":
+            raise IndexError
+        few = configs[:-1] if pattern.name == "m0a" else configs
+        yield from super().run(pattern, op, few, options=options)
+
+
+def test_a_faulty_runner_is_named_and_the_other_tasks_go_on(folder: Path) -> None:
+    campaign = Campaign(folder)
+    worked = worker(folder, Faulty()).work(campaign.tasks())
+    reasons = set(worked.failed.values())
+    assert "runner law, on m0a: it returned 11 results for 12 configurations" in reasons
+    (raised,) = (one for one in reasons if "m0b" in one)
+    assert "runner law, on m0b: run raised IndexError (test_worker.py, line" in raised
+    assert len(worked.done) + len(worked.failed) == TASKS and worked.done
+    with pytest.raises(PluginError, match="runner law, on m0"):
+        go(folder, Database.in_memory(), Faulty())
 
 
 def test_a_worker_needs_no_database_and_its_files_are_those_of_a_campaign(folder: Path) -> None:

@@ -405,4 +405,5 @@ def work_verb(folder: str, tasks: tuple[str, ...], as_json: bool, **options: Any
     if worked.failed:
         for name, reason in worked.failed.items():
             note(f"{name}: {reason}")
-        raise InputError(f"{plural(len(worked.failed), 'task')} failed", where=folder)
+        first = next(iter(worked.failed.values()))  # a coordinator shows this line alone
+        raise InputError(f"{plural(len(worked.failed), 'task')} failed: {first}", where=folder)

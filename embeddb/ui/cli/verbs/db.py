@@ -12,6 +12,7 @@ from embeddb.core.wording import plural, share, size, when
 from embeddb.store import SCHEMA
 from embeddb.store.model_files import model_states, register_files, unregistered
 from embeddb.store.models import ModelFacts, facts_of
+from embeddb.store.run_tables import unchecked_runs
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import Progress, emit, json_option, note, result, say, table, warn
 from embeddb.ui.cli.verbs.db_exchange import (
@@ -155,6 +156,7 @@ def check_verb(db: str, as_json: bool) -> int:
         with open_database(db, readonly=True) as opened:
             problems = opened.problems()
             notes = [*unregistered(opened.store), *opened.index.unfinished()]
+            notes += unchecked_runs(opened.store.engine)
     except StoreCorrupt as e:
         problems, notes = [str(e)], []
     if as_json:
@@ -193,21 +195,6 @@ def rebuild_verb(db: str, as_json: bool) -> None:
     warn(report.problems, len(report.problems))
 
 
-@click.command("upgrade")
-@click.argument("db")
-@json_option
-def upgrade_verb(db: str, as_json: bool) -> None:
-    """Upgrade DB to the schema this program writes.
-
-    \b
-    Example:
-      embeddb db upgrade runs.db
-    """
-    with open_database(db) as opened:
-        document = {"database": opened.store.place, "schema": SCHEMA, "upgraded": False}
-    result(document, f"{db}: schema {SCHEMA} is current, nothing to do", as_json)
-
-
 @click.command("compact")
 @click.argument("db")
 @json_option
@@ -230,12 +217,12 @@ def compact_verb(db: str, as_json: bool) -> None:
     "db",
     commands=[
         *(models_verb, stat_verb, check_verb, rebuild_verb, export_verb, import_verb),
-        *(copy_verb, push_verb, sources_verb, withdraw_verb, upgrade_verb, compact_verb),
+        *(copy_verb, push_verb, sources_verb, withdraw_verb, compact_verb),
     ],
 )
 def db_verb() -> None:
     """Look after a database: stat, models, check, rebuild, export, import, copy,
-    push, sources, withdraw, upgrade, compact.
+    push, sources, withdraw, compact.
 
     \b
     Example:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import shlex
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,7 +108,7 @@ def import_verb(db: str, file: str, as_json: bool) -> None:
     if as_json:
         emit(report.document())
         return
-    _show_moved(file, report, "here")
+    _show_moved(file, report, "here", db)
     if report.rejects_file:
         say(f"  rejected records with reasons: {report.rejects_file}")
 
@@ -170,17 +172,22 @@ def push_verb(source: str, db: str, platform: str, name: str, as_json: bool) -> 
     if as_json:
         emit(report.document())
         return
-    _show_moved(f"{report.source} to {report.database}", report, "there")
+    _show_moved(f"{report.source} to {report.database}", report, "there", db)
     for line in report.reasons:
         note(f"  {line}")
 
 
-def _show_moved(what: str, report: ImportReport | PushReport, place: str) -> None:
+def _show_moved(what: str, report: ImportReport | PushReport, place: str, db: str) -> None:
     say(
         f"{what}: {plural(report.runs, 'run')} of {plural(report.patterns, 'pattern')} in "
         f"{duration(report.seconds)}: {report.added:,} added, {report.duplicates:,} already "
         f"stored, {report.rejected:,} rejected"
     )
+    if report.withdrawn:
+        say(
+            f"  {report.withdrawn:,} of those already stored are withdrawn: `embeddb db withdraw "
+            f"{shlex.quote(db)} --undo` lists them, with --yes it brings them back"
+        )
     if report.contradicting:
         say(f"  {report.contradicting:,}  conflict with rows stored {place}, which are kept")
 
@@ -262,16 +269,16 @@ def withdraw_verb(db: str, as_json: bool, undo: bool, yes: bool, **options: str)
     """
     selection = RunSelection(
         platform=options["platform"],
-        op=Op.parse(options["op"]) if options["op"] else None,
         statuses=statuses("--status", options["status"]),
         campaign=options["campaign"],
         since=_moment(options["since"]),
         source=options["source"],
     )
-    if selection.all and not undo:
+    if selection.all and not (undo or options["op"]):
         raise UsageError("no runs are selected", hint=_WHICH)
     with open_database(db, readonly=not yes) as opened:
         withdrawn = opened.store.withdrawn
+        selection = replace(selection, op=withdrawn.named_op(options["op"]))
         if not yes:
             chosen = withdrawn.chosen(selection, back=undo)
         else:

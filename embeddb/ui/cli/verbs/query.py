@@ -29,7 +29,6 @@ from embeddb.ui.cli.arguments import (
     featurizer_option,
     op_option,
     open_database,
-    platform_option,
     program_options,
     queried_platform,
     read_matrices,
@@ -63,7 +62,7 @@ _NO_EVIDENCE = 3
 @click.command()
 @click.argument("db")
 @click.argument("matrix")
-@platform_option
+@click.option("--platform", default="", help="Name, name@instance or TOML file.  [required]")
 @op_option
 @click.option("-k", "count", default=5, show_default=True, type=click.IntRange(1, 1000))
 @click.option(
@@ -122,7 +121,7 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **options: An
             opened = opened.by_featurizer(options["featurizer"])
         op = Op.parse(options["op"])
         runs = measure or options["counted"]
-        platform = queried_platform(opened, options["platform"], options["threads"], must_run=runs)
+        platform = _platform(opened, options, must_run=runs)
         subjects, read_s = _read(opened, matrix, op, options)
         if options["counted"]:
             count_nests(opened, subjects, platform, options["threads"], progress)
@@ -134,15 +133,24 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **options: An
         if any(answer.link == "default" for answer in answers):
             _show_available(opened.index, platform, op)
         took = [fused_seconds(opened, subject, op) for subject in subjects]
+        stored = {a.id for a in answers if opened.store.recommendations.get(a.id) is not None}
         if options["emit_to"]:
             _emit(opened, matrix, subjects, answers, options)
     if as_json:
         _emit_answers(answers, took)
     else:
         for answer, subject, timings in zip(answers, subjects, took, strict=True):
-            _show_answer(answer, subject, db)
+            _show_answer(answer, subject, db if answer.id in stored else "")
             show_fused_seconds(timings)
     return _NO_EVIDENCE if all(answer.link == "default" for answer in answers) else 0
+
+
+def _platform(db: Database, options: Mapping[str, Any], *, must_run: bool) -> Platform:
+    """The platform of the query. Raises: UsageError, naming those with runs, if none is given."""
+    if not options["platform"]:
+        have = ", ".join(dict.fromkeys(scope for _, scope in db.index.scopes())) or "none"
+        raise UsageError("--platform is missing", hint=f"platforms with runs here: {have}")
+    return queried_platform(db, options["platform"], options["threads"], must_run=must_run)
 
 
 def _read(
@@ -212,6 +220,7 @@ def _answered(
 def _show_answer(
     recommendation: Recommendation, pattern: Workload | WorkloadInfo, place: str
 ) -> None:
+    """Print an answer that is stored in the database `place`; empty if it is not stored."""
     say(
         f"{subject_line(pattern.name, pattern.sizes)}; "
         f"{recommendation.op} on {recommendation.platform}"
@@ -236,7 +245,8 @@ def _show_answer(
     if recommendation.op == "fusion":
         say(NO_PLAN_FOR_XLA)
     say()
-    say(f"why: embeddb explain {shlex.quote(place)} {recommendation.id}")
+    stored = f"embeddb explain {shlex.quote(place)} {recommendation.id}"
+    say(f"why: {stored if place else 'the same query with --why, since the answer is not stored'}")
 
 
 def _show_ranking(recommendation: Recommendation) -> None:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -334,7 +335,6 @@ def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
         "db sources": ["db", "sources", str(_team(tmp))],
         "db copy": ["db", "copy", board.db, str(tmp / "copy.db")],
         "db withdraw": ["db", "withdraw", board.db, "--op", "spmm:32"],
-        "db upgrade": ["db", "upgrade", board.db],
         "db compact": ["db", "compact", board.db],
     }
 
@@ -386,6 +386,27 @@ def _check_documents(documents: dict[str, Any]) -> None:
     assert spade["spmm"]["size"] == 256
     assert documents["db import"]["added"] == documents["db export"]["runs"] > 50
     assert documents["db compact"]["bytes"] <= documents["db compact"]["bytes_before"]
+
+
+def test_an_answer_that_is_not_stored_is_not_sent_to_explain(
+    board: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = _commands(board, tmp_path)["query"]
+    opening = partial(open_database, readonly=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("embeddb.ui.cli.verbs.query.open_database", opening)
+        assert run_verb(query) == 0
+    said = capsys.readouterr().out
+    assert "this answer was not stored" in said and "embeddb explain" not in said
+    assert "why: the same query with --why" in said
+
+
+def test_a_query_without_a_platform_names_those_with_runs(
+    board: Board, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_verb(["query", board.db, "A", "--op", "spmm:32"]) == 2
+    said = capsys.readouterr().err
+    assert "--platform is missing (platforms with runs here: toy)" in said, said
 
 
 def test_every_leaf_has_a_json_test(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders import OP, patterns
+from builders import OP, fill, patterns, tiny
 
 pytest.importorskip("starlette", reason="needs the extra serve")
 pytest.importorskip("httpx", reason="needs httpx")
@@ -191,6 +191,19 @@ def test_thumbnails_carry_their_own_policy(client: TestClient) -> None:
     assert client.get(f"/thumbs/{FIRST}.svg", headers={"if-none-match": tag}).status_code == 304
     for name in ("page.css", "report.css", "page.js", "map.js", "icon.svg"):
         assert client.get(f"/static/{name}").status_code == 200
+
+
+def test_a_bare_name_of_a_platform_is_read_alike_everywhere(tmp_path: Path) -> None:
+    with Database.create(tmp_path / "one.db") as db:
+        fill(db, tiny().at("a1"), patterns(2))
+    with Database.open(tmp_path / "one.db", readonly=True) as db:
+        client = TestClient(build_app(db), base_url=BASE)
+        for name in ("tiny", "tiny@a1"):
+            for page in ("runs", "map"):
+                found = client.get(f"/{page}.json?platform={name}&op=spmm:32")
+                assert found.status_code == 200, found.text
+        missing = client.get("/map.json?platform=small&op=spmm:32")
+        assert missing.status_code == 404 and "tiny@a1" in missing.text
 
 
 def test_the_map_holds_every_point(client: TestClient) -> None:
