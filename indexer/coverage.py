@@ -142,8 +142,11 @@ def _missing(state: dict[str, Any]) -> list[str]:
     if state["featurizer"] is None:
         return [kind.unreadable]
     if state["without_default"] and "winner_hits_held_out" not in state:
+        several = len(state["instances"]) > 1  # a pattern has a default run on each machine
+        what = plural(state["without_default"], "pair" if several else "pattern")
+        what += " of pattern and machine" if several else ""
         lines.append(
-            f"{plural(state['without_default'], 'pattern')} without an ok run of the default "
+            f"{what} without an ok run of the default "
             f"({state['default']}): they rank, but the gain of a configuration is unknown"
         )
     if state["stubs"]:
@@ -158,8 +161,8 @@ def _missing(state: dict[str, Any]) -> list[str]:
         )
     if state["disagreeing"]:
         lines.append(
-            f"{plural(state['disagreeing'], 'configuration')} of one {kind.name} with runs that "
-            f"differ by more than 20 %: the {_joint(state['op'])} counts"
+            f"{plural(state['disagreeing'], 'configuration')} of one {kind.name} with a time "
+            f"uncertain by more than 20 %: the {_joint(state['op'])} of its runs counts"
         )
     if "fitted_on" in state:
         lines.append(
@@ -190,6 +193,8 @@ def _quality(state: dict[str, Any]) -> list[str]:
         ]
     if not state["default"]:
         return ["one configuration only: its seconds are training data of a model"]
+    if state["configs"] == 1:
+        return ["a single configuration ran: there is nothing to choose from"]
     if state["of_optimum_held_out"] is None:
         return [
             f"{plural(state['groups'], 'group')} of {several}: too few to estimate the accuracy"

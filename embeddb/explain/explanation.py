@@ -315,6 +315,12 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return self.expected_gain if gain is None else gain
 
     @property
+    def compared_by(self) -> str:
+        """The evidence of `compared_gain`: a tuner's own predictions cover its proposals alone."""
+        tuned = self.recommendation.link == "tuner"
+        return "the database's own ranking, not by the tuner" if tuned else "the same evidence"
+
+    @property
     def evidence_ops(self) -> list[str]:
         """The neighbours' operations, the one with most votes first."""
         main = self.recommendation.evidence_op

@@ -19,6 +19,8 @@ from embeddb.core.records import WorkloadInfo
 from embeddb.core.row_lengths import RowLengths
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model import Problem
+from embeddb.featurizers import Featurizer, learned_from
+from embeddb.featurizers.base import Joint
 from embeddb.index.run_matrix import FAILED_GAIN, RunMatrix
 from embeddb.index.scopes import scope_of
 from embeddb.index.vote import votes
@@ -374,16 +376,23 @@ def _of_one(
     read: Reads | None = None,
 ) -> Samples:
     """The samples of one op on one instance, with row lengths. Raises: as `samples_of`."""
-    name_and_version = ("", "")
-    if read is None:
-        name_and_version = (featurizer, str(db.featurizers().named(featurizer).version))
     op, scope = evidence.op, scope_of(platform)
+    name_and_version, plugs = ("", ""), db.featurizers()
+    if read is None:
+        plug = plugs.named(featurizer)
+        name_and_version = (featurizer, str(plug.version))
+        if learned_from(plug):
+            raise UsageError(
+                f"vectors of {featurizer} were learned from runs, so a cost model of them cannot "
+                "be judged on held-out groups",
+                hint=f"use what it was learned with: --featurizer {_part_of(plug)}",
+            )
     ids = {row.pattern_id for row in evidence.rows}
     vectors = readable.get(featurizer, {}) if read is None else read(ids)
     if not vectors and read is None:
         raise UsageError(
             f"{op} on {scope}: no matrix has a vector of {featurizer}",
-            hint=f"with vectors: {', '.join(readable) or 'none'}; `embeddb embed` makes them",
+            hint=_other_vectors([name for name in readable if not learned_from(plugs[name])]),
         )
     if not vectors:
         raise UsageError(
@@ -399,6 +408,17 @@ def _of_one(
         for row in samples.rows
     )
     return replace(samples, lengths=tuple(lengths))
+
+
+def _part_of(plug: Featurizer) -> str:
+    """The featurizer by whose vectors one that was learned from runs is computed."""
+    return plug.parts[0].name if isinstance(plug, Joint) else "stats"
+
+
+def _other_vectors(names: Sequence[str]) -> str:
+    """The hint where matrices have vectors of these featurizers only."""
+    structures = "`embeddb index` with --matrices DIR adds structures, which `stats` reads"
+    return f"add --featurizer {names[0]}, or {structures}" if names else structures
 
 
 def samples_of_machines(

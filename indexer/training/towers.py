@@ -35,16 +35,8 @@ from embeddb.index.held_out import failed, split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.learning.samples import Samples, from_evidence
 from indexer.training.cost_model.losses import listwise
-from indexer.training.trainer import (
-    Job,
-    Settings,
-    checkpoint_of,
-    fit,
-    folder_of,
-    forget,
-    origin_card,
-    run_name,
-)
+from indexer.training.folder import checkpoint_of, folder_of, forget, origin_card
+from indexer.training.trainer import Job, Settings, fit, run_name
 
 #: Width of the vectors and of the hidden layers.
 WIDTH, HIDDEN = 16, 96

@@ -13,9 +13,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,13 +21,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from embeddb.core import __version__
 from embeddb.core.errors import InputError, ModelError
 from embeddb.core.files import model_file
 from embeddb.core.files.safe_read import refusing
 from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.reports import Progress
 from indexer.training.curves import Line, read_curve, write_curve
+from indexer.training.folder import checkpoint_of, curve_of, folder_of, forget
 
 T = TypeVar("T")
 
@@ -83,27 +81,6 @@ class Fitted:
     stopped_early: bool
 
 
-def folder_of(out: Path) -> Path:
-    """Folder of the checkpoint and curve of a training, beside its model file `out`."""
-    return out.with_name(f"{out.stem}.training")
-
-
-def checkpoint_of(folder: Path) -> Path:
-    """The file that exists as long as a training is unfinished."""
-    return folder / "checkpoint.safetensors"
-
-
-def curve_of(folder: Path) -> Path:
-    """The curve: JSON lines of each epoch's figures, `train_loss` and `seconds`."""
-    return folder / "curve.jsonl"
-
-
-def forget(folder: Path) -> None:
-    """Remove the checkpoint of a finished training; the curve stays."""
-    with suppress(FileNotFoundError):
-        OwnFolder(folder.parent, folder.name).remove(checkpoint_of(folder).name)
-
-
 def run_name(*parts: Any) -> str:
     """16 hex digits for `Settings.run`: all that a checkpoint depends on beside `lr` and `seed`."""
     text = json.dumps(parts, sort_keys=True)
@@ -118,12 +95,6 @@ def fitted_card(fitted: Fitted) -> dict[str, Any]:
         "best_epoch": fitted.best_epoch,
         "stopped_early": fitted.stopped_early,
     }
-
-
-def origin_card(seed: int) -> dict[str, Any]:
-    """Entries of a card about the time and code of a training."""
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"seed": seed, "code": __version__, "created": created}
 
 
 def saved(

@@ -115,6 +115,14 @@ def test_a_log_whose_columns_are_all_taken_lacks_the_matrix(tmp_path: Path) -> N
     assert "no column names the matrix: add one, or give --matrix" in message
 
 
+def test_the_only_time_of_a_log_in_rising_order_is_named(tmp_path: Path) -> None:
+    """Matrices were measured from the smallest to the largest, each in one configuration."""
+    rows = "".join(f"m{at},a,{at + 1}.5\n" for at in range(24))
+    path = log(tmp_path, f"matrix,variant,elapsed_us\n{rows}")
+    assert "no column is the time: --map time=elapsed_us if that is the time" in refused(path)
+    assert index(path, "--map", "time=elapsed_us").exit_code == 0
+
+
 def test_a_second_column_that_may_be_the_time_is_refused(tmp_path: Path) -> None:
     rows = ROWS.replace(".5\n", ".5,7.25\n")
     path = log(tmp_path, f"matrix,variant,time_us,kernel_us\n{rows}")

@@ -49,10 +49,10 @@ _FEW_RUNS = 5000
 class TrainingRequest:
     """Options of training a cost model, with the defaults of `embeddb train costmodel`.
 
-    `predictor` "auto" chooses by held-out groups. `samples` is the number of runs of each op (0:
-    all), `members` that of networks or trees (0: the default of the predictor). Without `judged`
-    nothing is held out, and queries do not rank by the model. `network` replaces the default
-    settings of networks.
+    `predictor` "auto" chooses by held-out groups. `samples` is about the number of runs of each
+    op (0: all), `members` the number of networks or trees (0: the default of the predictor).
+    Without `judged` nothing is held out, and queries do not rank by the model. `network` replaces
+    the default settings of networks.
     """
 
     predictor: str = "auto"

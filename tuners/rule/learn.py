@@ -200,7 +200,7 @@ def unjudged_rule(data: RuleData, most: int) -> Rule:
         patterns=data.extent(data.rows).patterns,
         groups=int(np.unique(data.measured.groups).size),
         left_out=data.left_out,
-        environment=_environment(data.bench.platforms),
+        environment=_environment(_machines(data.bench, data.rows)),
         simulated=data.bench.simulated,
     )
 
@@ -232,7 +232,7 @@ def rule_data(
     configs, gains = _with_default(bench, rows[able], allowed)
     return RuleData(
         bench,
-        _platform_name(bench, where),
+        _platform_name(_machines(bench, rows[able]), where),
         rows[able],
         configs,
         Measured(features[able], gains, groups.astype(np.int64)),
@@ -279,9 +279,15 @@ def _with_default(
     return (default, *(configs[at] for at in others)), np.hstack([zeros, gains])
 
 
-def _platform_name(bench: Bench, where: Platform) -> str:
+def _machines(bench: Bench, rows: NDArray[np.int64]) -> dict[str, Platform]:
+    """The platforms that ran the rows int64[q] of the bench; others of its scope did not."""
+    ids = {bench.evidence.rows[row].platform for row in rows}
+    return {name: platform for name, platform in bench.platforms.items() if name in ids}
+
+
+def _platform_name(machines: Mapping[str, Platform], where: Platform) -> str:
     """The instance that ran everything; the bare name if there were several."""
-    return next(iter(bench.platforms)) if len(bench.platforms) == 1 else where.id
+    return next(iter(machines)) if len(machines) == 1 else where.id
 
 
 def _environment(platforms: Mapping[str, Platform]) -> dict[str, str]:

@@ -8,6 +8,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +18,6 @@ import msgspec
 from embeddb import database
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError, NothingFound, RunnerUnavailable, UsageError
-from embeddb.core.extras import needing
 from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import STATUSES, WorkloadInfo
@@ -348,12 +348,12 @@ trained_option = click.option(
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Limit torch to this many threads inside the block; 0: no limit."""
-    if not count:
+    """Limit torch to this many threads inside the block; 0: no limit. Without torch nothing is
+    limited: what needs it says so itself."""
+    if not count or find_spec("torch") is None:
         yield
         return
-    with needing("training"):
-        import torch
+    import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(count)

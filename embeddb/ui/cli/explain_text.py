@@ -279,7 +279,7 @@ def _show_simpler(e: Explanation) -> None:
     if not simpler:
         return
     by = "measured here where they ran, else " if e.measured_gain is not None else ""
-    _head(f"answers of simpler methods (gain by the same evidence: {by}expected)")
+    _head(f"answers of simpler methods (gain by {e.compared_by}: {by}expected)")
     rows = [("this answer", factor(e.compared_gain), "-")]
     rows += [
         (

@@ -13,7 +13,7 @@ import msgspec
 
 from embeddb.core.config import Op
 from embeddb.core.kinds import operation_of
-from embeddb.core.wording import counted, many_of, plural, share, shown
+from embeddb.core.wording import counted, many_of, one_of, plural, share, shown
 from embeddb.index.guards import GOOD
 from embeddb.ui.report import commands
 from embeddb.ui.report.scopes import is_shared
@@ -213,15 +213,19 @@ class _Finder:
                     )
 
     def defaults(self) -> Iterator[Gap]:
-        """Patterns whose default was not measured, so that gains are unknown."""
+        """Patterns, or pairs of pattern and machine, whose default was not measured, so that gains
+        are unknown."""
         for s in self._scopes:
             platform = self._db.store.platform(s.instances[0])
             if not s.without_default or s.winners_only or platform is None:
                 continue
             command = commands.the_default(self._place, platform, s.platform, s.op)
+            missing = counted({_kind(s): s.without_default})
+            if len(s.instances) > 1:
+                missing = f"{plural(s.without_default, 'pair')} of {one_of(_kind(s))} and machine"
             yield Gap(
                 kind="default",
-                what=f"{counted({_kind(s): s.without_default})}: {s.op} on {s.platform}",
+                what=f"{missing}: {s.op} on {s.platform}",
                 why="the default never ran there, so gains are unknown",
                 command=command if s.runnable else "",
             )

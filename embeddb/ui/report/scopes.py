@@ -42,10 +42,11 @@ _DISAGREE = 0.2
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
-    """Noise as half the range over the median: of the repeats `within` one run, and of the medians
-    `between` runs of one configuration; median and 90th percentile, None without repeats.
-    `repeated` configurations of a matrix ran more than once, and the runs of `disagreeing` of them
-    differ by more than 20 %."""
+    """Noise as a share of the median: half the range of the repeats `within` one run, and the error
+    (`TimingSummary.spread`) of the median `between` runs of one configuration; median and 90th
+    percentile, None without repeats.
+    `repeated` configurations of a matrix ran more than once, and the time of `disagreeing` of them
+    is uncertain by more than 20 %."""
 
     within: float | None
     within_p90: float | None
@@ -315,7 +316,8 @@ class ClassChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     `gain` is the geometric mean over the `tried` matrices of the class on which it and the default
     ran (a failure counts as the default); `headroom` that of each matrix's best. Candidates are
-    configurations measured on about as many matrices as any other.
+    configurations measured on about as many matrices as any other. A matrix counts once for each
+    machine in `pairs` and `tried_pairs`.
     """
 
     kind: str
@@ -325,6 +327,8 @@ class ClassChoice(msgspec.Struct, frozen=True, kw_only=True):
     gain: float | None
     tried: int
     headroom: float | None
+    pairs: int
+    tried_pairs: int
 
 
 @dataclass(frozen=True)
@@ -359,15 +363,18 @@ class Best:
         return cls(e, column, gain, row, entry)
 
     def winners(self, most: int) -> list[Winner]:
+        """The `most` configurations that are the fastest on most matrices, then on most machines
+        there."""
         counts = Counter(int(c) for c in self.column if c >= 0)
-        return [
+        every = [
             Winner(
                 config=dict(self.evidence.configs[c]),
                 patterns=self._patterns(self.column == c),
                 gain=_mean_factor(self.gain[self.column == c]),
             )
-            for c, _ in counts.most_common(most)
+            for c, _ in counts.most_common()
         ]
+        return sorted(every, key=lambda winner: -winner.patterns)[:most]
 
     def preferences(self) -> list[Preference]:
         """Preferences of parameters that have more than one value among winners."""
@@ -410,6 +417,8 @@ class Best:
             gain=gain,
             tried=self._patterns(among) if gain is not None else 0,
             headroom=_mean_factor(self.gain[among]),
+            pairs=int(rows.sum()),
+            tried_pairs=int(among.sum()) if gain is not None else 0,
         )
 
     def _patterns(self, rows: NDArray[np.bool_]) -> int:

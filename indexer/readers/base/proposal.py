@@ -255,6 +255,9 @@ class _Guessing:
         unit = self.options.unit or self.log.unit or "s"
         unused = f"; unused: {', '.join(numbers[:_MOST_NAMED])}" if numbers else ""
         hint = f"--map time={numbers[0]} --unit {unit}?" if numbers else "--map time_ms=COLUMN"
+        rising = [name for name, why in not_times.items() if "rises" in why]
+        if rising and not numbers:
+            hint = f"--map time={rising[0]} if that is the time"
         others = [f"{name} is {why}" for name, why in not_times.items()]
         return "; ".join((f"no column is the time{unused}: {hint}", *others[:_MOST_NAMED]))
 

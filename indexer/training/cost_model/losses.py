@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from embeddb.core.errors import UsageError
+from indexer.training.cost_model.settings import LOSSES
 
 #: Losses of a pair by the difference of the scores, positive if the faster one is ahead.
 PAIRWISE: dict[str, Callable[[Tensor], Tensor]] = {
@@ -29,10 +30,6 @@ _COMPARED = 4
 _MOST_COMPARED = 512
 
 
-def loss_names() -> tuple[str, ...]:
-    return ("listwise", *PAIRWISE)
-
-
 def loss_of(
     name: str, scores: Tensor, gains: Tensor, *, noise: float, every_pair: bool = False
 ) -> Tensor:
@@ -44,7 +41,7 @@ def loss_of(
     if name == "listwise":
         return listwise(scores, gains)
     if name not in PAIRWISE:
-        raise UsageError(f"no loss {name!r}", hint=f"losses: {', '.join(loss_names())}")
+        raise UsageError(f"no loss {name!r}", hint=f"losses: {', '.join(LOSSES)}")
     if every_pair:
         i, j = torch.triu_indices(scores.shape[1], scores.shape[1], 1).unbind()
         apart = (gains[:, i] - gains[:, j], scores[:, i] - scores[:, j])

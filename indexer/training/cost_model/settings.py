@@ -9,8 +9,9 @@ from typing import Any
 from embeddb.core.errors import UsageError
 from embeddb.cost_model.encoders.latent import KINDS, READERS
 from embeddb.cost_model.network_numpy import FORMS, FUSIONS
-from indexer.training.cost_model.losses import loss_names
 
+#: Losses by name (`indexer.training.cost_model.losses`, which imports torch).
+LOSSES = ("listwise", "margin")
 #: Sparse networks that can be trained within a cost model.
 ENCODERS = ("cognate", "waco")
 
@@ -65,7 +66,7 @@ class CostSettings:
             "predictor": (*FORMS, "trees", "gp"),
             "latent": (*KINDS, *READERS),
             "fusion": FUSIONS,
-            "loss": loss_names(),
+            "loss": LOSSES,
         }
         for name, values in legal.items():
             if getattr(self, name) not in values:

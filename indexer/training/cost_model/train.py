@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,15 +38,17 @@ from embeddb.learning.few_samples import process_card
 from embeddb.learning.process import learn
 from embeddb.learning.samples import Samples
 from embeddb.platforms.platform import Platform
-from indexer.training.cost_model.encoder import Reading
 from indexer.training.cost_model.latent_fit import FITTERS
-from indexer.training.cost_model.members import FittedMember, Member, fit_member
 from indexer.training.cost_model.prior import Prior, fit_priors
 from indexer.training.cost_model.settings import CostSettings
 from indexer.training.cost_model.tables import Tables
 from indexer.training.cost_model.trees import Grown, grow, tables
-from indexer.training.trainer import checkpoint_of, curve_of, origin_card
-from indexer.training.trainer import forget as forget_member
+from indexer.training.folder import checkpoint_of, curve_of, origin_card
+from indexer.training.folder import forget as forget_member
+
+if TYPE_CHECKING:
+    from indexer.training.cost_model.encoder import Reading
+    from indexer.training.cost_model.members import FittedMember
 
 #: Folds of networks for evaluation alone: they take longer than trees, which have `FOLDS`.
 _FOLDS = 4
@@ -177,6 +179,8 @@ def learned(
 
     Raises: as `train`.
     """
+    from indexer.training.cost_model.members import Member, fit_member  # imports torch
+
     if start is not None:
         _check_start(samples, start)
         if start.card["settings"]["predictor"] == "trees":
@@ -202,13 +206,12 @@ def learned(
         raise ModelError("a link where a folder of ours would be", where=str(folder))
     fits: list[FittedMember] = []
     with tempfile.TemporaryDirectory() as temporary:
-        passing = Path(temporary)
         for i, out in enumerate([*unseen, *apart]):
             stops = i < len(unseen)
             member = Member(tables, of_entry, settings, out, i, named, stops, reading)
             first = start.below(f"member.{i % start.members}.") if start is not None else None
             shown = _within(progress, i, len(unseen) + len(apart))
-            place = folder if folder is not None and stops else passing
+            place = folder if folder is not None and stops else Path(temporary)
             fits.append(fit_member(member, first, place / f"member-{i}", shown))
     members, judged = fits[: len(unseen)], fits[len(unseen) :]
     for i, fitted in enumerate(members):

@@ -18,18 +18,8 @@ from embeddb.core.thumbnail import SIDE
 from embeddb.featurizers.network.networks import build, collate, complete
 from embeddb.featurizers.network.reduction import CHANNELS
 from indexer.training.featurizer.dataset import Dataset, Recipe, Sample
-from indexer.training.trainer import (
-    Fitted,
-    Job,
-    Settings,
-    checkpoint_of,
-    fit,
-    fitted_card,
-    folder_of,
-    origin_card,
-    run_name,
-    saved,
-)
+from indexer.training.folder import checkpoint_of, folder_of, origin_card
+from indexer.training.trainer import Fitted, Job, Settings, fit, fitted_card, run_name, saved
 
 _HIDDEN = 64
 #: Sites whose kernel maps are kept over the epochs, about 400 bytes each. Building them took half

@@ -23,6 +23,7 @@ from embeddb.core.reports import Progress
 from embeddb.nests.encoding.features import FEATURES
 from embeddb.nests.encoding.forward import DIM, INPUTS, encoding_version, shapes_of
 from embeddb.nests.encoding.graph import NestGraph
+from indexer.training.folder import folder_of, origin_card
 from indexer.training.nests.samples import (
     COUNTED,
     TARGETS,
@@ -32,17 +33,7 @@ from indexer.training.nests.samples import (
     held_out,
     targets_there,
 )
-from indexer.training.trainer import (
-    Fitted,
-    Job,
-    Settings,
-    fit,
-    fitted_card,
-    folder_of,
-    origin_card,
-    run_name,
-    saved,
-)
+from indexer.training.trainer import Fitted, Job, Settings, fit, fitted_card, run_name, saved
 
 with warnings.catch_warnings():
     # Its import compiles a class in a way that torch no longer recommends.

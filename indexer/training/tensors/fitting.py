@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from embeddb.core.reports import Progress
+from indexer.training.folder import folder_of
 from indexer.training.tensors.evaluation import figures_of, loss_on, predictions_of
 from indexer.training.tensors.network import Batch, TrainedNetwork, collate
 from indexer.training.tensors.samples import KernelSample, content_of
 from indexer.training.tensors.settings import KernelTraining
-from indexer.training.trainer import Fitted, Job, fit, folder_of, run_name
+from indexer.training.trainer import Fitted, Job, fit, run_name
 
 
 class Drawn(NamedTuple):

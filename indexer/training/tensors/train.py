@@ -20,6 +20,7 @@ from embeddb.cost_model.graph_model import KernelTrees
 from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.tensors.roofline.analysis import Analysis
 from embeddb.tensors.tensor_graph import is_probe
+from indexer.training.folder import folder_of, forget, origin_card
 from indexer.training.tensors.evaluation import figures_of, predictions_of
 from indexer.training.tensors.fitting import fitted_network
 from indexer.training.tensors.grown_trees import (
@@ -36,14 +37,7 @@ from indexer.training.tensors.operations import (
 )
 from indexer.training.tensors.samples import KernelSample, content_of, split
 from indexer.training.tensors.settings import KernelTraining
-from indexer.training.trainer import (
-    Fitted,
-    fitted_card,
-    folder_of,
-    forget,
-    origin_card,
-    saved,
-)
+from indexer.training.trainer import Fitted, fitted_card, saved
 
 #: Additional card entries from a card, the weights by name and the families outside of the
 #: training.

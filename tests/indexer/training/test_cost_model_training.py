@@ -15,6 +15,7 @@ from command_line import run_verb
 
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError, UsageError
+from embeddb.core.records import WorkloadInfo
 from embeddb.core.sizes import Sizes
 from embeddb.core.timing import TimingSummary
 from embeddb.cost_model import Problem
@@ -26,14 +27,15 @@ from embeddb.platforms.platform import load_platform, parse_platform
 
 torch = pytest.importorskip("torch")
 
-from builders import fill, patterns, tiny  # noqa: E402
+from builders import fill, patterns, runs_of, tiny  # noqa: E402
 from costmodel_samples import evidence, quick, samples  # noqa: E402
 
 from embeddb.cost_model.model import CostModel  # noqa: E402
 from embeddb.learning.calibration import trust  # noqa: E402
+from indexer.embed import embed  # noqa: E402
 from indexer.training.cost_model import losses, members  # noqa: E402
 from indexer.training.cost_model import train as costmodel  # noqa: E402
-from indexer.training.cost_model.settings import paper  # noqa: E402
+from indexer.training.cost_model.settings import LOSSES, paper  # noqa: E402
 from indexer.training.cost_model.train import retarget, train  # noqa: E402
 from tuners.evaluation.choose_predictor import Training, TrainingRequest, candidates  # noqa: E402
 
@@ -141,7 +143,7 @@ def test_a_platform_of_one_configuration_has_nothing_to_learn() -> None:
 
 def test_every_loss_prefers_the_right_order() -> None:
     gains = torch.linspace(-1, 1, 20)[None].repeat(3, 1)
-    for name in losses.loss_names():
+    for name in LOSSES:
         torch.manual_seed(0)
         right = losses.loss_of(name, gains.clone(), gains, noise=0.0)
         torch.manual_seed(0)
@@ -421,6 +423,35 @@ def test_too_few_runs_say_how_many_are_missing(
     err = capsys.readouterr().err
     assert "16 usable runs, 24 too few" in err
     assert "campaign plan" in err
+
+
+def test_matrices_without_structures_are_told_what_learns_from_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, known = tmp_path / "sizes.db", patterns(9)
+    with Database.create(folder) as db:
+        db.store.put_platform(tiny())
+        db.store.put_patterns(
+            WorkloadInfo(
+                id=p.id,
+                m=p.shape[0],
+                n=p.shape[1],
+                nnz=p.nnz,
+                name=p.name,
+                group=p.group,
+                stub=True,
+            )
+            for p in known
+        )
+        db.store.append(run for p in known for run in runs_of(p, tiny()))
+        embed(db.index)
+    asked = ["train", "costmodel", str(folder), "--platform", "tiny", "--op", "spmm:32"]
+    assert run_verb([*asked, "--no-judge"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no matrix has a vector of stats" in line
+    hint = line.partition("add ")[2].partition(",")[0].split()
+    assert hint[0] == "--featurizer" and "--matrices DIR" in line
+    assert run_verb([*asked, "--no-judge", *hint]) == 0
 
 
 def test_a_bare_platform_stands_for_its_only_instance_with_runs() -> None:

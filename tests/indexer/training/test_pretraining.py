@@ -29,7 +29,7 @@ torch = pytest.importorskip("torch")
 
 from embeddb.featurizers.network.networks import build  # noqa: E402
 from indexer.training.featurizer import pretrain as pretraining  # noqa: E402
-from indexer.training.trainer import checkpoint_of, curve_of  # noqa: E402
+from indexer.training.folder import checkpoint_of, curve_of  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = Reduction(size=16)

@@ -22,7 +22,9 @@ from embeddb.featurizers.base import CrossFitted, Joint  # noqa: E402
 from embeddb.featurizers.tower import Tower, learned_part  # noqa: E402
 from embeddb.ranking.build import build_query  # noqa: E402
 from embeddb.ranking.prediction import retrieved  # noqa: E402
+from embeddb.store.models import ModelEntry, facts_of  # noqa: E402
 from embeddb.testing.featurizers import FeaturizerContract  # noqa: E402
+from indexer.embed import embed  # noqa: E402
 from indexer.training import towers as training  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -149,6 +151,32 @@ def test_a_large_space_retrieves_by_the_learned_part(
         for pattern in patterns(1, first=GROUPS + 1):
             query = build_query(db.index, pattern, tiny(), OP)
             assert retrieved(db.index, query, pattern)[0] == CONFIGS[winner(pattern)]
+
+
+def test_its_card_gives_facts(trained: tuple[Path, dict[str, Any]]) -> None:
+    card = {k: v for k, v in trained[1].items() if k != "version"}
+    facts = facts_of(ModelEntry(trained[1]["version"], card))
+    counts = f"{16 * GROUPS} runs of {4 * GROUPS} matrices in {GROUPS} groups"
+    assert facts.training_summary == f"{OP} on tiny: {counts}"
+    (unit,) = card["units"]
+    assert facts.held_out == {str(OP): {"towers": unit["held_out"]["of_optimum@1"]}}
+    two = {**card, "units": [unit, {**unit, "platform": "other"}, "no unit"]}
+    held_out = facts_of(ModelEntry(trained[1]["version"], two)).held_out
+    assert set(held_out) == {f"{OP} on tiny", f"{OP} on other"}
+
+
+def test_no_cost_model_learns_of_its_vectors(
+    tmp_path: Path, trained: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They were learned from the runs that would judge the model."""
+    with fill(Database.create(tmp_path / "db"), tiny(), patterns(GROUPS)) as db:
+        db.index.use_weights(str(trained[0]))
+        embed(db.index)
+    asked = ["--platform", "tiny", "--op", str(OP), "--featurizer", "tower"]
+    capsys.readouterr()
+    assert run_verb(["train", "costmodel", str(tmp_path / "db"), *asked]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "tower were learned from runs" in line and "--featurizer stats" in line
 
 
 def test_damaged_weights_are_refused(tmp_path: Path, trained: tuple[Path, dict[str, Any]]) -> None:

@@ -21,16 +21,8 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 
-from indexer.training import trainer  # noqa: E402
-from indexer.training.trainer import (  # noqa: E402
-    Fitted,
-    Job,
-    Settings,
-    checkpoint_of,
-    curve_of,
-    fit,
-    forget,
-)
+from indexer.training.folder import checkpoint_of, curve_of, forget  # noqa: E402
+from indexer.training.trainer import Fitted, Job, Settings, fit  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -254,7 +246,7 @@ def test_a_checkpoint_of_another_training_is_not_gone_on_with(tmp_path: Path) ->
     for other in ({"run": "b"}, {"run": "a", "lr": 0.02}, {"run": "a", "seed": 5}):
         with pytest.raises(ModelError, match="other data, another network or other settings"):
             Toy().fit(tmp_path, **other)
-    trainer.forget(tmp_path)
+    forget(tmp_path)
     assert Toy().fit(tmp_path, epochs=1, run="b").epochs == 1
 
 

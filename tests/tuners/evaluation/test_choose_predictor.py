@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,38 @@ def test_from_few_groups_a_process_learns(filled: Path, tmp_path: Path, capsys: 
     assert "others" not in told
     assert "predictor gp: from" in err
     assert CostModel.load(told["file"]).version == told["version"]
+
+
+#: Runs the command line where torch is not installed.
+WITHOUT_TORCH = """
+import sys
+from importlib.machinery import PathFinder
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        hidden = name.partition(".")[0] == "torch"
+        return None if hidden else PathFinder.find_spec(name, path, target)
+
+sys.meta_path = [Finder() if one is PathFinder else one for one in sys.meta_path]
+from embeddb.ui.cli.main import run
+run(sys.argv[1:])
+"""
+
+
+def test_a_process_learns_without_torch(filled: Path, tmp_path: Path) -> None:
+    db = str(shutil.copytree(filled / "6.db", tmp_path / "runs.db"))
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", WITHOUT_TORCH, "train", "costmodel", db, *ASKED, *words],
+            capture_output=True,
+            text=True,
+        )
+        for words in ((), ("--predictor", "mlp", "--threads", "1"))
+    ]
+    assert told[0].returncode == 0, told[0].stderr
+    assert json.loads(told[0].stdout)["settings"]["predictor"] == "gp"
+    assert told[1].returncode == 1
+    assert "embeddb: training needs torch (install the extra `learn`" in told[1].stderr
 
 
 @pytest.mark.parametrize("best", ["gp", "mlp", "trees"])

@@ -115,13 +115,15 @@ def test_another_kind_of_operation_is_refused(database: Database) -> None:
 
 
 def test_a_bare_name_takes_every_machine_and_an_instance_its_own() -> None:
-    one, other = (tiny(portable=True).at(name) for name in ("one", "two"))
+    one, other = (tiny(portable=True).at(name, {"cpu": name}) for name in ("one", "two"))
     with Database.in_memory() as db:
         fill(db, one, patterns(8))
         fill(db, other, patterns(6), times=lambda pattern, variant: 1e-3 * (2 + (variant != 3)))
         own = learn_rule(db.index, "tiny@two", OP)
         both = learn_rule(db.index, "tiny", OP)
     assert (own.platform, own.patterns) == ("tiny@two", 24)
+    assert own.environment == {"cpu": "two"}
+    assert "cpu: two" in own.header() and "tiny@one" not in own.header()
     assert own.choose(band(150, 6)) == CONFIGS[3]
     assert (both.platform, both.patterns) == ("tiny", 32)  # 24 of them on both machines
     assert both.environment == {"machines": "tiny@one tiny@two"}

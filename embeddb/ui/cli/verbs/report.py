@@ -20,7 +20,7 @@ from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table,
 if TYPE_CHECKING:
     from embeddb.ui.report.contributors import Brought, Contributor
     from embeddb.ui.report.database import DatabaseFacts
-    from embeddb.ui.report.scopes import ScopeFacts
+    from embeddb.ui.report.scopes import ClassChoice, ScopeFacts
 
 #: Gaps shown in text; a file and --json have all.
 _MOST_GAPS = 12
@@ -119,7 +119,8 @@ def _show(facts: DatabaseFacts) -> None:
     head = ("op", "platform", many, "configs", "runs", "failed", "held out", "fixed choice")
     table((*head, "possible", "noise", "note"), [_row(s) for s in facts.scopes])
     say("held out: share of the optimum, cross-validated by group; fixed choice, possible: gain")
-    say(f"over the default of one configuration for all, and of each {one}'s best")
+    say(f"over the default of one configuration for all, and of each {one}'s best; on n of N:")
+    say(f"where that choice and the default ran, counting each {one} once on each machine")
     for s in facts.scopes:
         if s.winners:
             say()
@@ -145,11 +146,19 @@ def _row(s: ScopeFacts) -> tuple[object, ...]:
         *(s.op, s.platform, s.patterns, s.configs, s.runs),
         s.runs - s.statuses.get("ok", 0),
         share(max(best, default=None)),
-        factor(everything.gain if everything else None),
+        _fixed(everything),
         factor(everything.headroom if everything else None),
         "-" if s.noise.between is None else f"{100 * s.noise.between:.1f} %",
         "simulated" if s.simulated else "",
     )
+
+
+def _fixed(choice: ClassChoice | None) -> str:
+    """The gain of a fixed choice, and on how many pairs it and the default ran if not on all."""
+    gain = factor(choice.gain if choice else None)
+    if choice is None or choice.gain is None or choice.tried_pairs == choice.pairs:
+        return gain
+    return f"{gain} on {choice.tried_pairs:,} of {choice.pairs:,}"
 
 
 def _show_scope(s: ScopeFacts) -> None:

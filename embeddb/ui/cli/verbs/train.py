@@ -52,7 +52,9 @@ _PREDICTORS = ("auto", "gp", "mlp", "trees")
 @click.option(
     "--from", "source", default="", metavar="MODEL", help="Start from this model, or `starter`."
 )
-@click.option("--samples", default=0, type=click.IntRange(0), help="Use this many runs of each op.")
+@click.option(
+    "--samples", default=0, type=click.IntRange(0), help="Use about this many runs of each op."
+)
 @click.option("--predictor", default="auto", show_default=True, type=click.Choice(_PREDICTORS))
 @click.option("--members", default=0, type=click.IntRange(0, 64), help="0: 3 networks, 5 trees.")
 @number_option("--epochs", default=60, least=1, most=100_000)
@@ -118,10 +120,9 @@ def costmodel_verb(as_json: bool, **options: Any) -> None:
 
 def _train(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
     from embeddb.cost_model.model import CostModel
+    from embeddb.learning.samples import samples_of
+    from indexer.training.cost_model.model_place import save_model
 
-    with needing("training"):
-        from embeddb.learning.samples import samples_of
-        from indexer.training.cost_model.model_place import save_model
     request, ops = _request(options), _ops(options["ops"])
     start = CostModel.load(options["source"]) if options["source"] else None
     with open_database(options["db"], readonly=True) as opened:
@@ -130,7 +131,8 @@ def _train(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
         samples = request.limited(all_samples)
         file, folder = _place(opened.store, samples, options)
         training = Training(opened.index, all_samples, request, start, folder, note)
-        model = training.model(progress)
+        with needing("training"):
+            model = training.model(progress)
         home = opened.store.path
     written = save_model(model, file, home, lambda: open_database(options["db"]).index)
     return _saved(options["db"], model, (file, folder), written, samples)
@@ -193,7 +195,7 @@ def _place(store: Store, samples: Samples, options: dict[str, Any]) -> tuple[Pat
     UsageError for too few samples, or an unfinished training in that folder."""
     from indexer.training.cost_model.model_place import model_file
     from indexer.training.cost_model.train import unfinished
-    from indexer.training.trainer import folder_of
+    from indexer.training.folder import folder_of
 
     samples.check()
     file = model_file(store, samples, options["out"])

@@ -191,10 +191,10 @@ def kernels_verb(db: str, as_json: bool, **options: Any) -> None:
 def _train(db: str, options: dict[str, Any], progress: Progress) -> dict[str, Any]:
     with needing("training", extra="graphs"):
         from indexer.training.cost_model.model_place import own_file, replaced_by, written
+        from indexer.training.folder import folder_of
         from indexer.training.tensors.samples import about
         from indexer.training.tensors.settings import KernelTraining, recipe
         from indexer.training.tensors.train import KernelData, train_kernels
-        from indexer.training.trainer import folder_of
     how = KernelTraining(
         recipe(options["task"], options["hidden"], options["lr"]),
         **{name: options[name] for name in ("epochs", "seed", "predictor")},
@@ -312,8 +312,9 @@ def _train_nests_of(
     db: str, out: Path, options: dict[str, Any], progress: Progress
 ) -> dict[str, Any]:
     with needing("training", extra="graphs"):
+        from indexer.training.folder import folder_of
         from indexer.training.nests.train import NestTraining, train_nests
-        from indexer.training.trainer import Settings, folder_of
+        from indexer.training.trainer import Settings
     if not options["resume"] and (out.exists() or folder_of(out).exists()):
         raise UsageError(f"{out} already exists", hint="add --resume, or name another file")
     samples = _samples(db, options["platform"], options["source"])

@@ -145,6 +145,12 @@ def test_simpler_methods_say_whether_they_were_measured(show: Show) -> None:
     )
 
 
+def test_a_tuners_answer_is_compared_by_the_databases_own_ranking(show: Show) -> None:
+    e = _asked(fill(Database.in_memory(), tiny()), tuner="transfer")
+    assert "(gain by the database's own ranking, not by the tuner: expected)" in show(e)
+    assert "judged by the database&#39;s own ranking, not by the tuner." in explanation_html(e)
+
+
 def test_runs_of_two_sessions_are_told(show: Show) -> None:
     made, store = by_hand()
     own = OwnRuns(

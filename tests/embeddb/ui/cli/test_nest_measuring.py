@@ -111,7 +111,7 @@ def test_a_nest_is_counted_before_it_is_asked_about(
     assert plain["counters"] is None and plain["featurizer"] == "nest-stats"
     first = answer("--count")["counters"]
     assert not first["used"] and first["reason"].startswith("only 0 of 1 measured nests")
-    words = ("nest", "count", db, "--all", "--source", "model", "--threads", "1", "--json")
+    words = ("nest", "count", db, "--source", "model", "--threads", "1", "--json")
     told = printed(capsys, *words)
     assert (told["nests"], told["counted"]) == (2, 1), "the asked one was counted before"
     made = answer("--count")
@@ -135,9 +135,9 @@ def test_only_nests_are_counted_first(tmp_path: Path, capsys: pytest.CaptureFixt
     words = (str(matrix), "--platform", "cpu", "--op", "spmv", "--count")
     code, told = refused(capsys, "query", db, *words)
     assert code == 2 and "--count is for loop nests" in told
-    code, told = refused(capsys, "nest", "count", db, "gemm", "--all")
-    assert code == 2 and "--all counts the nests in DB" in told
-    code, told = refused(capsys, "nest", "count", str(tmp_path / "none.db"), "--all")
+    code, told = refused(capsys, "nest", "count", db)
+    assert code == 3 and "has no nest" in told
+    code, told = refused(capsys, "nest", "count", str(tmp_path / "none.db"))
     assert code != 0 and not (tmp_path / "none.db").exists()
 
 

@@ -15,6 +15,7 @@ from command_line import run_verb
 from hlo_texts import FOLDER
 from played_xla import HERE, Played, PlayedModel, chain, crowded_s
 from tensors import dot_add, row_sum
+from tile_kernels import Kernel
 
 from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement, WorkloadInfo
@@ -22,6 +23,8 @@ from embeddb.database import Database
 from embeddb.index.lookup import Lookup
 from embeddb.kernels import build as cpu_build
 from embeddb.platforms.platform import Platform, load_platform
+from embeddb.tensors.check import computation
+from embeddb.tensors.tensor_graph import Operation, Shape
 from embeddb.tensors.tensor_text import tensor_text
 from indexer import tensor_runs as cut_runs
 from indexer.runners.xla import VARIABLE
@@ -277,3 +280,24 @@ def test_tiles_of_a_program_where_nothing_is_known(
     assert run_verb((*words, "--by", "model")) == 0
     said = capsys.readouterr()
     assert "neighbours choose" in said.err and "3 of" in said.out
+
+
+def test_tiles_of_which_none_runs_are_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    k = Kernel()
+    k.op("subtract", (8, 8), *(k.given(8, 8, dtype="pred") for _ in range(2)), dtype="pred")
+    k2 = Kernel()
+    two = Operation("reduce", (Shape("f32"), Shape("f32")), (0, 0), {"raw": "to_apply=pick"})
+    k2.given(8)
+    first = Operation("get-tuple-element", (Shape("f32"),), (1,), {"index": 0})
+    pair = computation([*k2.operations, two, first], (2,), name="pair", kind="program")
+    db = str(tmp_path / "t.db")
+    with Database.create(db) as opened:
+        for made in (k.done(name="wrong"), pair):
+            opened.store.put_structure(made, WorkloadInfo.whole(made))
+    code, said = refused(capsys, "tune", db, "pair", "--op", "tile")
+    assert code == 1 and "pair cuts into no kernel (operations with several results" in said
+    if cpu_build.compiler() is not None:
+        code, said = refused(capsys, "tune", db, "wrong", "--op", "tile", "-k", "2")
+        assert code == 1 and "nothing could be measured (wrong: invalid: its reference" in said

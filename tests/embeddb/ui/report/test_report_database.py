@@ -20,9 +20,11 @@ from test_report import outside
 from embeddb.core.config import Op
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
+from embeddb.ui.cli.verbs.report import _fixed
 from embeddb.ui.report import DatabaseFacts, database_facts, database_html
 from embeddb.ui.report.database import Judged
 from embeddb.ui.report.gaps import Gap
+from indexer.coverage import scope_states
 from indexer.tensor_runs import FusionJob, FusionRequest
 
 
@@ -287,6 +289,29 @@ def test_what_is_known_of_machines_is_told_in_words() -> None:
     assert facts.machines == {"pair@one": [("second level cache", "1 MiB"), ("<i x>", "x")]}
     page = database_html(facts)
     assert "second level cache" in page and "1 MiB" in page and "<i x>" not in page
+
+
+def test_a_matrix_counts_once_on_each_machine() -> None:
+    """Pairs of matrix and machine are called so, and winners are in the order of their figures."""
+    pair = tiny("pair", portable=True)
+    among = [band(150 + at, 6, name=f"w{at}", group=f"w{at}") for at in range(2)]
+    db = fill(Database.in_memory(), pair.at("one"), patterns(3))  # each variant wins three
+    for name in ("two", "three"):
+        fill(db, pair.at(name), [p for p in patterns(3) if p.name in ("m0c", "m1c")])
+    fill(db, pair.at("four"), among)  # b wins five
+    bare = [p for p in patterns(3) if p.name in ("m0d", "m1d")]
+    fill(db, pair.at("five"), bare, variants=(1, 2, 3))  # without the default
+    (scope,) = database_facts(db).scopes
+    order = [(winner.config["variant"], winner.patterns) for winner in scope.winners]
+    assert order[0] == ("b", 5) and dict(order) == {"a": 3, "b": 5, "c": 3, "d": 3}
+    everything = scope.classes[0]
+    assert (everything.patterns, everything.pairs, everything.tried_pairs) == (14, 20, 18)
+    assert _fixed(everything).endswith("x on 18 of 20")
+    (gap,) = (gap for gap in database_facts(db).gaps if gap.kind == "default")
+    assert gap.what == "2 pairs of matrix and machine: spmm:32 on pair"
+    (state,) = scope_states(db.index)
+    assert state["missing"][0].startswith("2 pairs of pattern and machine without an ok run")
+    assert "(18 of 20 pairs with a machine)" in database_html(database_facts(db))
 
 
 def test_samples_that_differ_by_matrix_have_no_fixed_choice() -> None:

@@ -19,6 +19,7 @@ from embeddb.core.errors import InputError  # noqa: E402
 from embeddb.nests.counters import COUNTERS, CounterVector  # noqa: E402
 from embeddb.nests.encoding.forward import NestNetwork  # noqa: E402
 from embeddb.nests.nest import Nest  # noqa: E402
+from indexer.training.folder import checkpoint_of, curve_of, folder_of  # noqa: E402
 from indexer.training.nests.samples import (  # noqa: E402
     TARGETS,
     NestSample,
@@ -27,7 +28,7 @@ from indexer.training.nests.samples import (  # noqa: E402
     sample_of,
 )
 from indexer.training.nests.train import NestTraining, pearson, train_nests  # noqa: E402
-from indexer.training.trainer import Settings, checkpoint_of, curve_of, folder_of  # noqa: E402
+from indexer.training.trainer import Settings  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

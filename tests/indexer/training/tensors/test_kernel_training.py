@@ -17,11 +17,11 @@ from tiled_kernels import fused_samples, kernels, tiled_samples  # noqa: E402
 
 from embeddb.core.errors import InputError, UsageError  # noqa: E402
 from embeddb.tensors.encoding.forward import KernelNetwork  # noqa: E402
+from indexer.training.folder import checkpoint_of, curve_of, folder_of  # noqa: E402
 from indexer.training.tensors.figures import fused_figures, kendall, summary, tile_figures  # noqa: E402
 from indexer.training.tensors.samples import KernelSample, split  # noqa: E402
 from indexer.training.tensors.settings import KernelTraining, recipe  # noqa: E402
 from indexer.training.tensors.train import KernelData, train_kernels  # noqa: E402
-from indexer.training.trainer import checkpoint_of, curve_of, folder_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

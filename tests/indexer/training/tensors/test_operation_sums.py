@@ -33,6 +33,7 @@ from embeddb.tensors.tensor_graph import (  # noqa: E402
     PROBE,
     TensorGraph,
 )
+from indexer.training.folder import checkpoint_of  # noqa: E402
 from indexer.training.tensors.operations import (  # noqa: E402  # noqa: E402
     MEMBERS,
     NetworkTraining,
@@ -42,7 +43,6 @@ from indexer.training.tensors.operations import (  # noqa: E402  # noqa: E402
     summed_weights,
 )
 from indexer.training.tensors.samples import KernelSample, sample_of, split  # noqa: E402
-from indexer.training.trainer import checkpoint_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
