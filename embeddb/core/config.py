@@ -97,6 +97,10 @@ class Op:
         return f"Op({self._text!r})"
 
 
+#: Its output decides ids.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
+
 class Config(Mapping[str, Value]):
     """One configuration: parameter names to values, immutable, compared by content.
 
@@ -111,11 +115,12 @@ class Config(Mapping[str, Value]):
     __slots__ = ("_id", "_text", "_values", "json")
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values: dict[str, Value] = {
-            _name(k): _plain(k, values[k]) for k in sorted(values, key=str)
-        }
-        self.json = json.dumps(self._values, separators=(",", ":"), ensure_ascii=False)
+        self._set({_name(k): _plain(k, values[k]) for k in sorted(values, key=str)})
+
+    def _set(self, values: dict[str, Value]) -> Config:
+        self._values, self.json = values, _ENCODER.encode(values)
         self._id = self._text = ""
+        return self
 
     @property
     def id(self) -> str:
@@ -145,8 +150,12 @@ class Config(Mapping[str, Value]):
             values[name.strip()] = _read(raw.strip())
         return cls(values)
 
-    def replace(self, **changes: Any) -> Config:
-        return Config({**self._values, **changes})
+    def replace(self, /, **changes: Any) -> Config:
+        """The configuration with other values of its parameters, or further parameters."""
+        if not changes.keys() <= self._values.keys():
+            return Config({**self._values, **changes})
+        changed = {name: _plain(name, value) for name, value in changes.items()}
+        return Config.__new__(Config)._set({**self._values, **changed})
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]

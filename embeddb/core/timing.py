@@ -15,10 +15,12 @@ class TimingSummary(NamedTuple):
     """Summary of all runs of one configuration on one workload.
 
     `seconds` is the median of the runs' times (`Run.seconds`), or their minimum
-    (`Operation.minimum`); infinite if none was ok. `spread` is half their relative range (0 with
-    one run), `conversion_s` the median conversion cost. Excluded are ok runs without a time above
-    zero, runs in an unusual state of the machine where there are others, and runs of a fused kernel
-    on random arrays where there are some on those of its program.
+    (`Operation.minimum`); infinite if none was ok. `spread` is the relative error of `seconds` by
+    the differences of the times (0 with one run): half the range of two, the standard error of the
+    median of more, half the distance of the two least where the minimum counts. `conversion_s` is
+    the median conversion cost. Excluded are ok runs without a time above zero, runs in an unusual
+    state of the machine where there are others, and runs of a fused kernel on random arrays where
+    there are some on those of its program.
     """
 
     seconds: float
@@ -63,9 +65,34 @@ def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> TimingSu
     times = sorted(s for s, _ in timed)
     seconds = joined_seconds(runs[0].op, times)
     conversions = [m.conversion_s for _, m in timed if m.conversion_s is not None]
-    spread = (times[-1] - times[0]) / (2 * seconds)
     conversion_s = statistics.median(conversions) if conversions else 0.0
-    return TimingSummary(seconds, spread, conversion_s, len(runs), "ok")
+    error = _error(times, minimum=runs[0].op.traits.minimum)
+    return TimingSummary(seconds, error / seconds, conversion_s, len(runs), "ok")
+
+
+#: Standard deviation of a normal distribution over the median absolute deviation of so many of its
+#: values (the last: of many), and the standard error of the median over that of the mean. Source of
+#: the former: Croux and Rousseeuw, "Time-efficient algorithms for two highly robust estimators of
+#: scale" (COMPSTAT 1992), for 3 to 9 values.
+_OVER_MAD = {3: 2.216, 4: 2.021, 5: 1.788, 6: 1.779, 7: 1.690, 8: 1.674, 9: 1.641}
+_OVER_MAD_OF_MANY, _MEDIAN_OVER_MEAN = 1.4826, 1.2533
+#: Least error, relative to the range, of times that differ: they are seen to be several.
+_LEAST_ERROR = 1e-6
+
+
+def _error(times: Sequence[float], *, minimum: bool) -> float:
+    """Error in seconds of the combined time of ascending `times`, as `TimingSummary.spread`."""
+    span, count = times[-1] - times[0], len(times)
+    if count < 3:
+        return span / 2
+    if minimum:
+        error = (times[1] - times[0]) / 2
+    else:
+        middle = statistics.median(times)
+        deviation = statistics.median(abs(one - middle) for one in times)
+        scale = _OVER_MAD.get(count, _OVER_MAD_OF_MANY * count / (count - 0.8))
+        error = _MEDIAN_OVER_MEAN * scale * deviation / math.sqrt(count)
+    return max(min(error, span / 2), _LEAST_ERROR * span)
 
 
 # State of a machine at the time of a run: hosts are shared, and load varies over hours.

@@ -70,6 +70,12 @@ def safe_guard(by_machine: Sequence[Floats], most: Limit) -> float:
     return NEVER
 
 
+def unknown_guard(most: Limit | None) -> float:
+    """The guard where no first choice can be judged: where slower answers are limited, nothing
+    passes."""
+    return 0.0 if most is None else NEVER
+
+
 def gain_errors(errors: Floats, group: NDArray[np.int64]) -> GainErrors:
     """Expected error of the next predicted gain, from held-out errors float64[q] (nan: none) of
     groups int64[q].

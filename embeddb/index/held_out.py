@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.index.run_matrix import FAILED_GAIN
+from embeddb.index.run_matrix import FAILED_GAIN, WINNER_GAIN
 from embeddb.index.vote import PSEUDO_RUNS, doubt, effects, is_default, votes, weigh
 
 Floats = NDArray[np.float64]
@@ -137,9 +137,7 @@ def first_choices(
     centred = part.gains - effects(part.gains)[0][:, None]
     prior, average = _others_prior(centred, group), _others_mean(part.gains, group)
     weighted, weight = _weighed(centred, part.trust)
-    default = is_default(part.gains)
-    if default.sum() > 1:  # records of winners: most configurations look like it
-        default = np.zeros_like(default)
+    zeros = (part.gains == 0.0).sum(axis=0) * _knows_default(part.gains)
     chosen = FirstChoices.unknown(group[part.rows])
     ran, crashed = np.isfinite(part.truth), failed(part.truth)
     able = np.isfinite(near.distances[part.rows, :k]).any(axis=1)
@@ -159,7 +157,8 @@ def first_choices(
         static = np.where(votable[at], average[rows], -np.inf).argmax(axis=1)
         chosen.measured[at], chosen.best[at] = gain[at, first], best[at]
         chosen.static[at] = gain[at, static]
-        base = default & (part.truth[at] == 0.0)
+        # Others may take exactly as long as the row's default, but on fewer rows.
+        base = np.where(part.truth[at] == 0.0, zeros, 0)
         each = np.arange(len(at))
         predicted = score[each, first] - score[each, base.argmax(axis=1)]
         chosen.predicted[at] = np.where(base.any(axis=1), predicted, np.nan)
@@ -226,6 +225,14 @@ def _others_mean(gains: Floats, group: NDArray[np.int64]) -> Floats:
     rows = _others_sum(np.ones((len(gains), 1)), group)
     mean: Floats = _others_sum(np.where(ran, gains, 0.0), group) / np.maximum(rows, 1.0)
     return mean
+
+
+def _knows_default(gains: Floats) -> bool:
+    """True if the default ran and more than winners were recorded: of these all others have a gain
+    of 0, and machines average to what lies between."""
+    defaults, ran = int(is_default(gains).sum()), gains[np.isfinite(gains)]
+    of_winners = defaults > 1 and bool(((ran >= 0.0) & (ran <= WINNER_GAIN + 1e-9)).all())
+    return defaults > 0 and not of_winners
 
 
 def _ran_elsewhere(gains: Floats, group: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -21,8 +21,9 @@ from embeddb.core.wording import many_of, one_of, plural
 
 #: Gain of a failed configuration in votes: as if four times slower than the default. It must be
 #: finite (one failure is not certainty for another matrix) and clearly worse than any reasonable
-#: schedule.
-FAILED_GAIN = math.log(0.25)
+#: schedule. It marks failures in arrays of gains, so it is no ratio that small whole numbers, such
+#: as cycles, have.
+FAILED_GAIN = math.log(0.25) - 1e-6
 
 #: Gain of a winner where only winners were recorded, so that its actual gain is unknown.
 WINNER_GAIN = math.log(1.25)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.kinds import Limit
 from embeddb.index.features import WHOLE, Features
+from embeddb.index.guards import unknown_guard
 from embeddb.index.held_out import NEIGHBOURS, FirstChoices, Judged, Near, first_choices, losses_of
 from embeddb.index.vectors import VectorIndex
 from embeddb.index.vote import CLIP, Metric, VoteSettings, effects, plain_metric, votes
@@ -200,7 +201,11 @@ class Trial:
         part = Judged(np.arange(own, count), other.gains[rows], gains, trust)
         group = np.maximum(np.arange(count) - own + 1, 0)
         choices = first_choices(near, part, group, k=k, shrink=shrink)
-        guard = expected([self.validation], most_slower).guard if self.keys else 0.0
+        guard = (
+            expected([self.validation], most_slower).guard
+            if self.keys
+            else unknown_guard(most_slower)
+        )
         return choices._replace(group=other.groups[rows], guard=np.full(len(rows), guard))
 
     def fitted(self, validated: FirstChoices, *, most_slower: Limit | None = None) -> Fitted:
@@ -208,7 +213,8 @@ class Trial:
         moderate policy without figures where nothing can be judged. With `most_slower` the guard
         keeps first choices to that limit, at whatever loss of gain."""
         if not self.keys:
-            return _unproven(self.metric, len(self.gains))
+            policy = VoteSettings(_UNPROVEN_K, _UNPROVEN_SHRINK, guard=unknown_guard(most_slower))
+            return _unproven(self.metric, policy, len(self.gains))
         k, shrink, learned = self.key
         near = _only(self.near[learned], self.part.rows)
         policy = settings_of((k, shrink), [validated], expected([self.validation], most_slower))
@@ -237,7 +243,7 @@ class Trial:
         among those tried."""
         key = (policy.k, policy.shrink, learned)
         if not self.keys:
-            return _unproven(self.metric, len(self.gains))._replace(policy=policy)
+            return _unproven(self.metric, policy, len(self.gains))
         if key not in self.keys:
             return None
         table = self.table[[self.keys.index(key)]]
@@ -274,10 +280,9 @@ def cross_validated(
     return FirstChoices.joined(parts)
 
 
-def _unproven(metric: Metric, count: int) -> Fitted:
-    """A moderate policy for `count` rows, none of which can be judged."""
+def _unproven(metric: Metric, policy: VoteSettings, count: int) -> Fitted:
+    """A policy for `count` rows, none of which can be judged."""
     none = Near(np.zeros((count, 0), dtype=np.int64), np.zeros((count, 0)))
-    policy = VoteSettings(_UNPROVEN_K, _UNPROVEN_SHRINK)
     return Fitted(metric, policy, np.zeros(0), np.full(count, np.nan), none)
 
 

@@ -22,6 +22,7 @@ from embeddb.index.guards import (
     gain_errors,
     safe_guard,
     short_bound,
+    unknown_guard,
     usual_guard,
 )
 from embeddb.index.held_out import FirstChoices, Judged, Near, first_choices, losses_of
@@ -32,7 +33,7 @@ Floats = NDArray[np.float64]
 Key = tuple[int, float, bool]
 
 #: Raised with every change of how metric, policy and guard are fitted: saved ones are refitted.
-FIT_VERSION = "8"
+FIT_VERSION = "9"
 #: Rows of a machine's own to which the losses (guard and errors) of left-out machines are equal.
 _PSEUDO_ROWS, _PSEUDO_CHOICES = 20.0, 10.0
 
@@ -57,10 +58,11 @@ class _Expected(NamedTuple):
 
 
 def expected(by_machine: Sequence[FirstChoices], most_slower: Limit | None) -> _Expected:
-    """Guard, and the errors of the predicted gains that pass it."""
+    """Guard, and the errors of the predicted gains that pass it. Where slower answers are limited
+    and none can be judged, nothing passes."""
     parts = [one.of(rows) for one in by_machine if (rows := np.isfinite(one.predicted)).any()]
     if not parts:
-        return _Expected()
+        return _Expected(guard=unknown_guard(most_slower))
     pairs = [np.column_stack([one.predicted, one.measured]) for one in parts]
     guard = usual_guard(pairs) if most_slower is None else safe_guard(pairs, most_slower)
     errors = [np.where(one.predicted > guard, one.errors, np.nan) for one in parts]
@@ -168,7 +170,8 @@ def refit(
         [first_choices(near, part, group, k=k, shrink=shrink) for part, _ in judged]
     )
     mine = expected([choices], most_slower)
-    part = choices.group.size / (choices.group.size + _PSEUDO_CHOICES)
+    own = int(np.isfinite(choices.predicted).sum())
+    part = own / (own + _PSEUDO_CHOICES)
     if left_out is None:
         mine = mine._replace(guard=part * mine.guard + (1 - part) * base.guard)
     elif math.isfinite(left_out.policy.bias):

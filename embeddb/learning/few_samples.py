@@ -14,6 +14,8 @@ import numpy as np
 from embeddb.core.blas import one_thread
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError
+from embeddb.featurizers import Featurizer, learned_from
+from embeddb.featurizers.base import Joint
 from embeddb.platforms.platform import Platform
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from embeddb.learning.samples import Samples
 
 #: Raise it when the same runs give another model.
-_VERSION = 7
+_VERSION = 8
 #: Fewest groups of matrices, and runs, to learn from and judge by.
 LEAST_GROUPS, LEAST_RUNS = 5, 40
 #: With more runs neighbours answer until a model is trained, which takes minutes.
@@ -35,9 +37,9 @@ MOST_RUNS = 5000
 def learned_model(
     lookup: Lookup, partition: AnswerIndex, platform: Platform, op: Op
 ) -> CostModel | None:
-    """The model of the instance's own runs of an op, in the features of the partition: the saved
-    one where no run was added since, else learned now (seconds). None where there is too little to
-    learn from, or too much."""
+    """The model of the instance's own runs of an op, in the features of the partition that were not
+    learned from these runs: the saved one where no run was added since, else learned now (seconds).
+    None where there is too little to learn from, or too much."""
     evidence = _own(partition, platform, op)
     if not evidence.rows or evidence.winners or not partition.vectors.size:
         return None
@@ -47,7 +49,7 @@ def learned_model(
     model = lookup.models.learned(platform, op)
     if not lookup.learns:
         return model
-    stamp = _stamp(evidence, partition.featurizer)
+    stamp = _stamp(evidence, _unlearned(lookup, partition, evidence).name)
     if model is None or model.card.get("stamp") != stamp:
         lookup.announce(
             f"learning from {runs:,} runs of {op} on {platform.id} (seconds, once for these runs)"
@@ -90,9 +92,11 @@ def own_samples(lookup: Lookup, partition: AnswerIndex, platform: Platform, op: 
     Raises: UsageError where only winners were recorded; SpaceError for an op without a space.
     """
     evidence = _own(partition, platform, op)
-    vectors = dict(zip(partition.ids, partition.vectors, strict=True))
-    plug = lookup.featurizers().named(partition.featurizer)
+    plug = _unlearned(lookup, partition, evidence)
     ids = {row.pattern_id for row in evidence.rows}
+    vectors = dict(zip(partition.ids, partition.vectors, strict=True))
+    if plug.name != partition.featurizer:
+        vectors = lookup.store.vectors.get(plug.name, plug.version, ids, dim=plug.dim)
     infos = {i: info for i in ids if (info := lookup.store.pattern(i)) is not None}
     space = platform.space(op)
     illegal = [config for config in evidence.configs if space.reason(config) is not None]
@@ -103,6 +107,14 @@ def own_samples(lookup: Lookup, partition: AnswerIndex, platform: Platform, op: 
     ).without(illegal)
     lengths = tuple(lookup.lengths(infos[row.pattern_id]) for row in samples.rows)
     return replace(samples, lengths=lengths)
+
+
+def _unlearned(lookup: Lookup, partition: AnswerIndex, evidence: RunMatrix) -> Featurizer:
+    """The partition's featurizer, or its part if it was trained on runs of the same groups: its
+    vectors of these say what was the fastest, so that every judgement would be too good."""
+    plug = lookup.featurizers().named(partition.featurizer)
+    learned = not learned_from(plug).isdisjoint(row.group for row in evidence.rows)
+    return plug.parts[0] if learned and isinstance(plug, Joint) else plug
 
 
 def _stamp(evidence: RunMatrix, featurizer: str) -> str:

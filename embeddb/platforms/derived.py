@@ -13,7 +13,7 @@ from embeddb.core.row_lengths import RowLengths
 from embeddb.core.sizes import Sizes
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.derived import QuantityTable, Workload
-from embeddb.platforms.space.quantity import FACT
+from embeddb.platforms.space.quantity import FACT, EncodedConfigs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,8 +27,12 @@ class DerivedQuantities:
     prepared once for any number of workloads. `names` is empty where the platform's file defines
     none; `digest` changes with a definition."""
 
-    def __init__(self, platform: Platform, op: Op, configs: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(
+        self, platform: Platform, op: Op, configs: Sequence[Mapping[str, Any]] | EncodedConfigs
+    ) -> None:
         """Raises: UsageError if the platform does not run this kernel."""
+        if not isinstance(configs, EncodedConfigs):
+            configs = EncodedConfigs(configs)
         quantities = platform.quantities(op)
         self.names, self.digest = quantities.names, quantities.digest
         self._table: QuantityTable = quantities.of(configs)

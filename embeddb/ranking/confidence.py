@@ -128,11 +128,13 @@ def _doubts_of_judgement(ranker: Ranker) -> list[str]:
         judged = plural(query.vote.quality.groups, "group")
         doubts.append(f"{where} were judged on {judged} only: too few to be sure")
     elif query.vote.knows_default and not query.vote.quality.short <= _MOST_SHORT:
+        them = "those by neighbours" if ranker.by_model else "them"
         doubts.append(
             f"{where} reach {100 * held_out:.0f} % of the optimum on average, but up to "
-            f"{100 * query.vote.quality.short:.0f} % of them may be below {100 * GOOD:.0f} %"
+            f"{100 * query.vote.quality.short:.0f} % of {them} may be below {100 * GOOD:.0f} %"
         )
     elsewhere = not ranker.by_model and query.vote.quality.judged_by == "elsewhere"
+    elsewhere = elsewhere and query.vote.origin.elsewhere  # not another width of this machine alone
     if elsewhere and (held_out >= GOOD or not query.vote.knows_default):
         doubts.insert(0, "the quality of answers was measured on another machine only")
     return doubts

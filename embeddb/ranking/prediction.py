@@ -61,8 +61,10 @@ def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) ->
     model, note = lookup.usable_model(query.platform, query.op)
     if model is None or not _ranks(model, query.op):
         model = _learned(query, lookup) or model
+    if note:
+        query = query.with_prediction(note=note)
     if model is None:
-        return query.with_prediction(note=note) if note else query
+        return query
     query = _with_facts(query, model)
     name = str(model.card["featurizer"]["name"])
     try:

@@ -132,7 +132,7 @@ def op_report(partition: AnswerIndex | None, here: Platform, op: Op, tally: Tall
 
 
 def _noise(partition: AnswerIndex, rows: Sequence[int]) -> float | None:
-    """Median spread (half the relative range) of the configurations that ran twice."""
+    """Median relative error of the times of configurations that ran twice."""
     evidence = partition.evidence
     spread = [evidence.row(at).spread for at in rows]
     seen = np.concatenate(spread) if spread else np.zeros(0)

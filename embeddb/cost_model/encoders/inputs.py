@@ -22,6 +22,7 @@ from embeddb.cost_model.gaussian import Inputs
 from embeddb.platforms.derived import DerivedQuantities
 from embeddb.platforms.machines import fact_names
 from embeddb.platforms.platform import Platform
+from embeddb.platforms.space.quantity import EncodedConfigs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -160,7 +161,7 @@ class ConfigColumns:
     parameters, and the derived quantities of the platform's file."""
 
     def __init__(self, platform: Platform, op: Op, configs: Sequence[Config]) -> None:
-        self._of = platform, op, configs
+        self._of = platform, op, EncodedConfigs(configs)
 
     @cached_property
     def config(self) -> NDArray[np.float64]:

@@ -28,6 +28,7 @@ from embeddb.core.errors import SpaceError
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM
 from embeddb.platforms.kernel import KernelSpace
+from embeddb.platforms.space.quantity import EncodedConfigs
 from embeddb.platforms.space.rules import SYMBOLS, Param, join, show
 
 
@@ -101,20 +102,22 @@ class Layout:
         self.names = tuple(name for block in self._blocks for name in block.names)
         self.width = len(self.names)
 
-    def raw(self, configs: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
+    def raw(self, configs: Sequence[Mapping[str, Any]] | EncodedConfigs) -> NDArray[np.float32]:
         """float32[c,h] of canonical legal configurations, all within 0 and 1.
 
         Raises: SpaceError for a parameter that is missing or a value it cannot have.
         """
+        encoded = configs if isinstance(configs, EncodedConfigs) else EncodedConfigs(configs)
         out = np.zeros((len(configs), self.width), dtype=np.float32)
         start = 0
         for block in self._blocks:
             stop = start + len(block.names)
-            values = [config.get(block.param.name) for config in configs]
-            places = {value: i for i, value in enumerate(dict.fromkeys(values))}
-            if places:
-                table = np.array([block.row(value) for value in places], dtype=np.float32)
-                out[:, start:stop] = table[[places[value] for value in values]]
+            values, codes = encoded.column(block.param.name)
+            # A code of -1, for no value, is that of the last row.
+            values = (*values, None) if (codes < 0).any() else values
+            if values:
+                table = np.array([block.row(value) for value in values], dtype=np.float32)
+                out[:, start:stop] = table[codes]
             start = stop
         return out
 

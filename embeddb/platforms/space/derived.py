@@ -14,7 +14,14 @@ from embeddb.core.errors import SpaceError
 from embeddb.core.row_lengths import RowLengths
 from embeddb.core.sizes import MATRIX_SYMBOLS
 from embeddb.platforms.space.expression import Compiled
-from embeddb.platforms.space.quantity import LENGTH, Column, Quantity, combinations, holds_texts
+from embeddb.platforms.space.quantity import (
+    LENGTH,
+    Column,
+    EncodedConfigs,
+    Quantity,
+    combinations,
+    holds_texts,
+)
 from embeddb.platforms.space.rules import Param, Rules, readers_last
 
 if TYPE_CHECKING:
@@ -60,7 +67,7 @@ class Quantities:
         text = "\n".join(f"{quantity.name} = {quantity.text}" for quantity in self.quantities)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest() if text else ""
 
-    def of(self, configs: Sequence[Mapping[str, Any]]) -> QuantityTable:
+    def of(self, configs: EncodedConfigs) -> QuantityTable:
         """Prepare c configurations, canonical and legal, for any number of workloads."""
         return QuantityTable(self._order, self.names, self.params, configs)
 
@@ -83,7 +90,7 @@ class QuantityTable:
         order: Sequence[Quantity],
         names: Sequence[str],
         params: Sequence[Param],
-        configs: Sequence[Mapping[str, Any]],
+        configs: EncodedConfigs,
     ) -> None:
         self._order, self._names = order, names
         self._count = len(configs)
@@ -92,9 +99,7 @@ class QuantityTable:
             self._reads[quantity.name] = self._read_by(quantity.names)
         used = frozenset[str]().union(*self._reads.values())
         self.texts = {p.name for p in params if holds_texts(p)}
-        self.columns = {
-            p.name: Column.of(c.get(p.name) for c in configs) for p in params if p.name in used
-        }
+        self.columns = {p.name: configs.column(p.name) for p in params if p.name in used}
         self._groups: dict[frozenset[str], tuple[Places, Places]] = {}
 
     def values(self, workload: Workload) -> Floats:

@@ -68,6 +68,23 @@ class Column(NamedTuple):
         return np.array([function(value) for value in (*self.values, None)])[self.codes]
 
 
+class EncodedConfigs:
+    """The parameters of c configurations as columns, each encoded when it is first read."""
+
+    def __init__(self, configs: Sequence[Mapping[str, Any]]) -> None:
+        self._configs = configs
+        self._columns: dict[str, Column] = {}
+
+    def __len__(self) -> int:
+        return len(self._configs)
+
+    def column(self, name: str) -> Column:
+        """The column of one parameter; a configuration without it has no value."""
+        if name not in self._columns:
+            self._columns[name] = Column.of(config.get(name) for config in self._configs)
+        return self._columns[name]
+
+
 def combinations(
     columns: Iterable[Column], rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -226,6 +226,16 @@ class ConfigSpace:
         """The first of `reasons`; None if the configuration is legal."""
         return next(self.reasons(config), None)
 
+    def reason_of_step(self, config: Mapping[str, Any], name: str) -> str | None:
+        """The `reason` against a canonical configuration that was legal before the value of
+        parameter `name` was replaced by another of its values: checks only what reads it."""
+        if any(name in when.names for when in self.rules.whens.values()):
+            return self.reason(config)
+        values = dict(config)
+        env = self.environment(values)
+        reading = (rule for rule in self.judging if name in rule.names)
+        return next(filter(None, (self.broken(rule, values, env) for rule in reading)), None)
+
     def reasons(self, config: Mapping[str, Any]) -> Iterator[str]:
         """The reasons against the canonical form of a configuration, one line each: wrong values
         with the allowed ones, else the constraints that it breaks."""

@@ -25,7 +25,7 @@ from embeddb.index.run_matrix import WINNER_GAIN
 from embeddb.index.vote import doubt
 from embeddb.ranking.posterior import Posterior, over_default_of
 from embeddb.ranking.query import Query
-from embeddb.ranking.rankers.base import Floats, Ranker, between, default_candidate
+from embeddb.ranking.rankers.base import NINETIETH, Floats, Ranker, between, default_candidate
 from embeddb.ranking.rankers.order import guarded, position
 from embeddb.ranking.recommendation import Candidate
 
@@ -112,8 +112,10 @@ class NeighbourVote(Ranker):
         return chosen + [at for at in rest if at not in chosen]
 
     def _interval(self, at: int) -> tuple[float | None, float | None]:
-        """The 10th and 90th percentile of the gain: from the errors of held-out answers, else from
-        the scatter of the neighbours. None where fewer than three neighbours ran it."""
+        """The 10th and 90th percentile of the gain. From the errors of held-out first choices; one
+        that is not the first choice is voted on by fewer neighbours that agree less, so that the
+        scatter of the neighbours counts, too. Without such errors from the scatter alone, None
+        where fewer than three neighbours ran it."""
         query, quality = self.query, self.query.vote.quality
         if query.vote.configs[at] == query.default:
             return between(query, 0.0, 0.0)
@@ -121,6 +123,9 @@ class NeighbourVote(Ranker):
         if math.isfinite(quality.low) and query.vote.knows_default:
             voted = float(self._gain[at])
             low, high = min(voted + quality.low, predicted), max(voted + quality.high, predicted)
+            if at != int(np.argmax(self.score)) and math.isfinite(self.spread[at]):
+                reach = NINETIETH * float(self.spread[at])
+                low, high = min(low, predicted - reach), max(high, predicted + reach)
             return math.exp(low), math.exp(high)
         if self.voters[at] < _FEWEST_SCATTERED:
             return None, None

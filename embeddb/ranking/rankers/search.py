@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
+from embeddb.platforms.space.rules import Param
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Ranker
@@ -47,10 +48,11 @@ class SearchRanker(CostModelRanker):
             return
         first = next(self.ranked_by_gain())
         yield first
+        best = Config(first.config)
         seen = Predicted(query, _BUDGET)
         seen.of(query.prediction.configs)
         search(seen, drawn(query.space))
-        configs = [c for c in seen.best() if c != Config(first.config)]
+        configs = [config for config in seen.best() if config != best]
         gain = np.array([seen.gain[c] for c in configs])
         spread = seen.spreads(configs)
         predicted = frozenset(query.prediction.configs)
@@ -137,15 +139,15 @@ def search(seen: Predicted, start: Sequence[Config]) -> None:
 def one_value_apart(space: ConfigSpace, config: Config) -> tuple[Config, ...]:
     """Legal configurations that differ in the value of one parameter, or in one swap of two
     neighbours in an order; cached, since the best on similar matrices are the same."""
-    return tuple(step for step in _steps(space, config) if space.reason(step) is None)
+    steps = ((param.name, step) for param in space.params for step in _steps(param, config))
+    return tuple(step for name, step in steps if space.reason_of_step(step, name) is None)
 
 
-def _steps(space: ConfigSpace, config: Config) -> Iterator[Config]:
-    for param in space.params:
-        value = config.get(param.name)
-        others: Sequence[Any] = [v for v in param.values if v != value]
-        if isinstance(value, tuple):
-            swaps = range(len(value) - 1)
-            others = [(*value[:i], value[i + 1], value[i], *value[i + 2 :]) for i in swaps]
-        if value is not None:
-            yield from (Config({**config, param.name: other}) for other in others)
+def _steps(param: Param, config: Config) -> Iterator[Config]:
+    value = config.get(param.name)
+    others: Sequence[Any] = [v for v in param.values if v != value]
+    if isinstance(value, tuple):
+        swaps = range(len(value) - 1)
+        others = [(*value[:i], value[i + 1], value[i], *value[i + 2 :]) for i in swaps]
+    if value is not None:
+        yield from (config.replace(**{param.name: other}) for other in others)

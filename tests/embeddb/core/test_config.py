@@ -106,6 +106,21 @@ def test_json_is_canonical() -> None:
     assert str(config) == 'a=["i","k"],b=2,c=true,d=0.5,e=ü'
 
 
+@given(CONFIGS, CONFIGS, VALUES)
+def test_replaced_values_are_those_of_a_new_configuration(
+    values: dict[str, object], further: dict[str, object], value: object
+) -> None:
+    _replaces(values, dict.fromkeys(values, value))
+    _replaces(values, {**further, **dict.fromkeys(list(values)[:1], value)})
+
+
+def _replaces(values: dict[str, object], changes: dict[str, object]) -> None:
+    config, whole = Config(values), Config({**values, **changes})
+    replaced = config.replace(**changes)
+    assert replaced == whole and replaced.json == whole.json and list(replaced) == list(whole)
+    assert replaced.id == whole.id and config == Config(values)
+
+
 def test_equality_is_by_content_and_type() -> None:
     assert Config({"a": 2.0}) == Config({"a": np.int32(2)}) != Config({"a": "2"})
     assert Config({"a": True}) != Config({"a": 1})

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
 
 from embeddb.core.config import Config, Op
 from embeddb.core.records import ARRAYS, OF_PROGRAM, Measurement, Run
@@ -42,10 +46,26 @@ def test_tiles_and_fused_kernels_take_the_least_of_all_calls() -> None:
         assert [run.seconds for run in runs] == [2.0, 3.0, 1.0]
         timing = summarise_runs(runs, lambda: {"clock": 1.0})[CONFIG]
         assert timing == TimingSummary(
-            seconds=1.0, spread=1.0, conversion_s=0.0, runs=3, status="ok"
+            seconds=1.0, spread=0.5, conversion_s=0.0, runs=3, status="ok"
         )
     failed = Run("k", Op("tile"), "here", CONFIG, Measurement("crash", times_s=(1.0,)))
     assert failed.seconds == math.inf and summarise_runs([failed])[CONFIG].status == "crash"
+
+
+def test_more_runs_make_the_time_surer_and_one_strange_run_changes_little() -> None:
+    rng = np.random.default_rng(0)
+
+    def spread(times: Iterable[float]) -> float:
+        runs = [Run("p", Op("spmv"), "cpu", CONFIG, Measurement(times_s=(t,))) for t in times]
+        return summarise_runs(runs)[CONFIG].spread
+
+    for count in (3, 5, 9, 30):
+        draws = 1 + 0.05 * rng.standard_normal((800, count))
+        mean = np.mean([spread(row) for row in draws.tolist()])
+        assert mean == pytest.approx(np.median(draws, axis=1).std(), rel=0.25)
+    assert spread([1.0, 1.01, 1.02, 1.03, 50.0]) < 0.02
+    assert 0.0 < spread([1.0, 1.0, 1.0, 1.0, 50.0]) < 1e-3  # several, if of a coarse clock
+    assert spread([1.0, 1.0, 1.0, 1.0]) == 0.0
 
 
 def test_a_fused_kernel_takes_what_it_takes_in_its_program() -> None:

@@ -13,7 +13,7 @@ from builders import Times, by_chance, by_law, fill, patterns, runs_of, tiny
 
 from embeddb.core.records import Measurement, WorkloadInfo
 from embeddb.database import Database
-from embeddb.index.held_out import FirstChoices, Judged, Near, first_choices
+from embeddb.index.held_out import FirstChoices, Judged, Near, failed, first_choices
 from embeddb.index.run_matrix import FAILED_GAIN
 from indexer.coverage import scope_states
 from indexer.embed import embed
@@ -54,6 +54,34 @@ def test_no_vote_proposes_a_configuration_that_ran_on_this_group_alone() -> None
     assert found.measured[-1] == pytest.approx(-0.3)
     assert found.static[-1] == pytest.approx(-0.3)
     assert found.best[-1] == pytest.approx(0.9)
+
+
+def test_what_always_ties_with_the_default_does_not_hide_rows() -> None:
+    """A simulator gives the last column the default's very time; it ran on few rows."""
+    ties = [[0.0, 0.5, -0.2, 0.0]] * 2 + [[0.0, 0.5, -0.2, NAN]] * 3
+    found, without = _choices(ties), _choices([row[:3] for row in ties])
+    assert np.isfinite(found.predicted).all()
+    assert found.counted().group.size == 5
+    assert found.lost(0.0) == pytest.approx(without.lost(0.0))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (2, 0, 1, 3), (3, 2, 1, 0)])
+def test_what_ties_on_some_rows_of_a_full_grid_is_not_the_default(order: tuple[int, ...]) -> None:
+    """Column 2 ties on two rows of six, and is much slower on the others."""
+    rng = np.random.default_rng(0)
+    gains = np.zeros((6, 4))
+    gains[:, 1], gains[:, 3] = 0.4 + 0.01 * rng.random(6), -0.3
+    gains[2:, 2] = -1.0
+    found = _choices(gains[:, list(order)].tolist())
+    assert found.predicted == pytest.approx(np.full(6, 0.4), abs=0.05)
+
+
+def test_four_times_slower_than_the_default_is_no_failure() -> None:
+    found = _choices([[0.0, math.log(100 / 400)], [0.0, math.log(3 / 12)]] * 3)
+    slowest = _choices([[NAN, math.log(0.25), -0.1]] * 5)
+    assert found.measured == pytest.approx(np.zeros(6))
+    assert (slowest.static == slowest.measured).all() and slowest.measured[0] == -0.1
+    assert not failed(np.log([0.25, 1 / 4.0000001])).any() and failed(np.array([FAILED_GAIN]))
 
 
 def test_behind_the_guard_the_default_is_answered() -> None:
@@ -128,6 +156,17 @@ def test_more_matrices_are_advised_only_where_half_of_them_do_worse() -> None:
     assert any("would help" in line for line in state["missing"]) == (
         rising and state["shrink"] is not None
     )
+
+
+def test_with_a_single_configuration_there_is_nothing_to_choose() -> None:
+    db, platform = Database.in_memory(), tiny()
+    db.store.put_platform(platform)
+    for pattern in patterns(8):
+        db.store.put_structure(pattern, WorkloadInfo.whole(pattern))
+        db.store.append(runs_of(pattern, platform)[:1])
+    embed(db.index)
+    (state,) = scope_states(db.index)
+    assert any("nothing to choose" in line for line in state["missing"])
 
 
 def test_before_embed_the_missing_step_is_named() -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from fit_policies import fit_policy
 
 from embeddb.core.kinds import Limit, kind_of
+from embeddb.index.guards import NEVER
+from embeddb.index.held_out import FirstChoices, Judged, Near
+from embeddb.index.vote import VoteSettings
+from embeddb.index.vote_fit import expected, refit
 
 #: What the first choices of forty patterns were promised and got: one in four of those that were
 #: promised little is slower, none of those that were promised much.
@@ -53,3 +58,28 @@ def test_without_a_slower_one_nothing_is_held_back() -> None:
 def test_too_few_patterns_to_know_promise_nothing() -> None:
     raw, gains, groups = (part[:12] for part in _evidence(0))
     assert fit_policy(raw, gains, groups, most_slower=Limit(0.02, 1.02)).policy.guard > 2.0
+
+
+def test_where_no_choice_can_be_judged_none_passes() -> None:
+    unknown = [FirstChoices.unknown(np.arange(3))]
+    assert expected(unknown, Limit(0.02, 1.2)).guard == NEVER
+    assert expected(unknown, None).guard == 0.0
+
+
+def test_with_a_single_group_nothing_passes() -> None:
+    raw, gains, _ = _evidence(0)
+    groups = np.array(["one"] * len(raw))
+    assert fit_policy(raw, gains, groups, most_slower=Limit(0.02, 1.2)).policy.guard == NEVER
+    assert fit_policy(raw, gains, groups).policy.guard == 0.0
+
+
+def test_own_rows_that_cannot_be_judged_leave_the_guard_of_all() -> None:
+    _, gains, _ = _evidence(0)
+    gains[:, 0] = np.nan  # the default did not run there
+    gains = np.hstack([gains, gains[:, 1:] - 0.1])
+    places = np.array([[j for j in range(8) if j != i] for i in range(8)])
+    part = Judged(np.arange(8), gains[:8], gains[:8], np.ones((8, 3)))
+    base = VoteSettings(3, 1.0, guard=0.05)
+    policy = refit(Near(places, np.ones(places.shape)), [part], np.arange(8), base=base,
+                   left_out=None, most_slower=Limit(0.02, 1.02))  # fmt: skip
+    assert policy.guard == pytest.approx(0.05)

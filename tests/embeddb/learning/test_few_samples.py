@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -130,6 +131,34 @@ def test_five_answers_are_a_set_by_the_errors_that_the_model_expects(opened: Dat
         patch.setattr(GaussianProcess, "correlation", counted)
         shares(opened)
     assert asked and min(asked) >= 5
+
+
+def test_vectors_that_these_runs_taught_are_not_learned_from(
+    opened: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They say of each matrix what was the fastest: nothing is held out from them."""
+    index, platform = opened.index, opened.index.platform("pieces")
+    featurizers, stats = index.featurizers(), index.featurizers().named("stats")
+    partition = index.answering(OP, platform)
+    assert partition is not None
+    raw = dict(zip(partition.ids, partition.vectors.tolist(), strict=True))
+
+    class Tower:
+        name, version, dim, parts = "learned", "1", 1, (stats,)
+        learned_from = frozenset({"g3"})
+
+        def join(self, vectors: list[object]) -> object:
+            return vectors[0]
+
+    tower = Tower()
+    other = SimpleNamespace(**{n: getattr(partition, n) for n in ("ids", "evidence")})
+    other.featurizer, other.vectors = "learned", np.arange(25, dtype=np.float32)[:, None]
+    monkeypatch.setattr(type(featurizers), "named", lambda _, name: {"learned": tower}[name])
+    samples = few_samples.own_samples(index, other, platform, OP)  # type: ignore[arg-type]  # has what it reads
+    assert samples.featurizer == "stats" and len(samples.rows) == 25
+    assert samples.vectors.tolist() == [raw[row.pattern_id] for row in samples.rows]
+    tower.learned_from = frozenset({"of other matrices"})
+    assert few_samples.own_samples(index, other, platform, OP).featurizer == "learned"  # type: ignore[arg-type]  # as above
 
 
 def test_further_runs_are_learned_from(place: Path) -> None:

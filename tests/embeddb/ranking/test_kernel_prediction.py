@@ -46,7 +46,9 @@ def test_the_model_ranks_where_it_was_better(db: Database, use: Any) -> None:
     made = ask(db)
     assert (made.tuner, made.link, made.model) == ("rank", "model", "knows")
     assert made.model_featurizer == "operations"
-    assert not [line for line in made.warnings[:-1] if "nearer to their own" not in line]
+    # Neighbours are judged, too: their default is kept, and often far from the best.
+    known = ("nearer to their own", "of those by neighbours may be below")
+    assert not [w for w in made.warnings[:-1] if not any(line in w for line in known)]
     space = space_of(law.here(), law.OP, law.asked())
     default = default_of(law.here(), law.OP, law.asked())
     (configs,) = model.asked[:1]

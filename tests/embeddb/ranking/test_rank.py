@@ -313,6 +313,26 @@ def test_how_sure_depends_on_how_good_the_model_was() -> None:
     assert "are expected to reach only 70 %" in doubts
 
 
+def test_another_width_of_this_machine_is_not_another_machine() -> None:
+    quality = VoteQuality(0.99, groups=30, short=0.01, judged_by="elsewhere")
+    for others in (False, True):
+        query = _known({"b": 1.0}, quality=quality, origin=VoteOrigin(OP, {}, 3, others), judged={})
+        _, doubts = confidence_of(NeighbourVote(query), "neighbours")
+        assert ("another machine only" in " ".join(doubts)) == others
+
+
+def test_further_ranks_have_the_scatter_of_their_neighbours_in_their_intervals() -> None:
+    """Errors of held-out first choices hold for first choices: neighbours disagree more on b."""
+    query = _known({"b": 1.0}, quality=VoteQuality(0.9, bias=0.0, low=-0.01, high=0.01))
+    gains = query.vote.gains.copy()
+    gains[:, 1] = np.log([1.2, 1.0, 1.9])
+    gains[:, 2] = np.log(1.6)
+    vote = NeighbourVote(replace(query, vote=replace(query.vote, gains=gains)))
+    widths = {c.config["variant"]: c.gain_high / c.gain_low for c in vote.candidates()}  # type: ignore[operator]  # all have intervals
+    assert next(iter(widths)) == "c" and widths["c"] == pytest.approx(math.exp(0.02))
+    assert widths["b"] > 1.3
+
+
 @pytest.mark.parametrize(
     "expected", [None, 3, {"spmm:32": {"of_optimum@1": 7}}, {"spmm:32": [0.5]}, {"spmv": {}}]
 )

@@ -127,6 +127,10 @@ def test_steps_are_legal_and_change_one_value(name: str) -> None:
         assert all(space.reason(step) is None for step in steps)
         assert all(sum(step[n] != config[n] for n in config) == 1 for step in steps)
         assert len(set(steps)) == len(steps)
+        every = [config.replace(**{p.name: v}) for p in space.params for v in p.values
+                 if type(v) is type(config.get(p.name)) and v != config[p.name]]  # fmt: skip
+        legal = {step for step in every if space.reason(step) is None}
+        assert legal <= set(steps)
 
 
 def test_every_question_about_a_space_starts_from_the_same_draws() -> None:

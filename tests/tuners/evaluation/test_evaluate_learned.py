@@ -30,6 +30,7 @@ from embeddb.database import Database
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.rankers.neighbour_vote import scores
+from embeddb.ui.cli.verbs.eval import _named
 from indexer.embed import embed
 from tuners.evaluation.bench import Bench, measured_again
 from tuners.evaluation.evaluate import EvalOptions, evaluate
@@ -284,6 +285,12 @@ def test_the_ceiling_chooses_by_one_round_and_is_judged_by_the_other() -> None:
     assert row.figures["of_optimum@1"] == pytest.approx(math.exp(np.mean(lost)))
     assert row.figures["of_optimum@5"] == pytest.approx(1.0)
     assert row.figures["opa"] < 0.8
+
+
+def test_a_ceiling_of_fewer_matrices_says_of_how_many() -> None:
+    rows = [{"method": "embeddb", "matrices": 20}, {"method": "measured-again", "matrices": 6}]
+    names = [_named(row, 20, "matrices") for row in rows]
+    assert names == ["embeddb", "measured-again (6 matrices)"]
 
 
 def test_logs_of_two_days_are_two_rounds_by_their_names() -> None:

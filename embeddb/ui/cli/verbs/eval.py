@@ -48,8 +48,8 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **opti
     on training groups. With 3 seeds these are 30 trainings per op, platform and model; the time
     left is shown after the first, and `--op` and `--seeds 1` shorten it.
 
-    `measured-again` chooses by one round and evaluates by the other, if most configurations ran in
-    two: the upper bound set by measurement noise.
+    `measured-again` chooses by one round and evaluates by the other, on the matrices on which most
+    configurations ran in two (their number is shown if fewer): what measurement noise allows.
 
     With --tuner, any tuner plug-in (docs/howto/new-tuner.md) is evaluated: on each held-out matrix
     it proposes one configuration after another and receives the recorded time; shown is its share
@@ -202,7 +202,7 @@ def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
         (*head, "ordered pairs", "spread", *(("lost time",) if lost else ())),
         [
             (
-                row["method"],
+                _named(row, rows[0]["matrices"], many),
                 factor(row["speedup@1"]),
                 factor(row["speedup@5"]),
                 factor(row["speedup_max@1"]),
@@ -221,6 +221,12 @@ def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
     )
     _show_steps([row for row in rows if "of_optimum@2" in row])
     say()
+
+
+def _named(row: Mapping[str, Any], matrices: int, many: str) -> str:
+    """The method, with the number of its matrices if it has figures of fewer than the others."""
+    fewer = row["matrices"] < matrices
+    return f"{row['method']} ({row['matrices']} {many})" if fewer else str(row["method"])
 
 
 def _show_steps(rows: list[dict[str, Any]]) -> None:

@@ -414,7 +414,7 @@ def _show_report(report: CalibrationReport) -> None:
 
 def _legend(report: CalibrationReport) -> None:
     say("matrices: measured on this machine; now: of these, in this call")
-    say("noise: half the range of repeated runs, as a share of their median (median)")
+    say("noise: error of the time of repeated runs, as a share of it (median)")
     if any(op.differs is not None for op in report.ops):
         say("differs: matrices on which the top-ranked configuration by other machines is slower")
         say("         than the best measured here by more than four times the noise")
