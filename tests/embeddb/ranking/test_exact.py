@@ -76,7 +76,7 @@ def test_a_stored_platform_of_an_older_file_takes_the_built_in_word() -> None:
     """Databases from before gpu-kernels stated its precision answer, and merge with new ones."""
     now = load_platform("gpu-kernels")
     start = now.text.index("inexact = [")
-    end = now.text.index("]", now.text.index('"""]', start)) + 1
+    end = now.text.index("]", now.text.index("TF32", start)) + 1
     older = parse_platform(now.text[:start] + now.text[end:]).at("x")
     assert older.kernel("spmm").inexact is None and older.digest == now.digest
     assert not older.is_exact(OP, Config({"kernel": "TC_DIRECT_TF32"}))
@@ -96,6 +96,15 @@ def test_a_platform_that_states_no_precision_warns() -> None:
         assert not any(
             "does not state" in w for w in db.query(new, platform="tiny", op=OP).warnings
         )
+
+
+def test_they_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_verb(["platform", "show", "gpu-kernels"]) == 0
+    shown = capsys.readouterr().out
+    assert "rounds its operands: kernel in ('TC_DIRECT', " in shown and "?" not in shown
+    assert run_verb(["platform", "show", "gpu-kernels", "--json"]) == 0
+    (kernel,) = json.loads(capsys.readouterr().out)["kernels"]
+    assert len(kernel["inexact"]) == 2 and kernel["varying"] is None
 
 
 def test_built_in_platforms_without_a_statement_have_no_such_kernels() -> None:

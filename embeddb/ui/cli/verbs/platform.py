@@ -136,6 +136,7 @@ def _kernel(platform: Platform, kernel: str) -> dict[str, Any]:
             for one in platform.quantities(Op(kernel)).quantities
         ],
         "varying": None if part.varying is None else list(part.varying),
+        "inexact": None if part.inexact is None else list(part.inexact),
         "default": dict(part.default),
         "size": None if space.shaped_by else space.size(),
         "shaped_by": list(space.shaped_by),
@@ -201,6 +202,8 @@ def _show_kernel(kernel: dict[str, Any]) -> None:
         say(f"  constraint: {constraint}")
     for condition in kernel["varying"] or ():
         say(f"  summation order varies: {condition}")
+    for condition in kernel["inexact"] or ():
+        say(f"  rounds its operands: {condition}")
 
 
 @click.command("draft")
