@@ -84,7 +84,7 @@ def run_section(name: str, asked: argparse.Namespace, left_s: float) -> dict[str
 
 
 def _written(out: Path) -> dict[str, Any]:
-    """What a section that failed has written; it may be half a file."""
+    """The JSON of a section that failed; empty where the file is missing or cut off."""
     try:
         return dict(json.loads(out.read_text()))
     except (OSError, ValueError):

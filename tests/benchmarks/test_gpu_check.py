@@ -79,8 +79,8 @@ def test_a_missing_folder_is_one_line(tmp_path: Path) -> None:
 def test_make_takes_a_python_that_is_there() -> None:
     """`make gpu VENV=` makes no environment and installs nothing."""
     command = ["make", "-n", "-s", "gpu", "PYTHON=mine", "OPTIONS=--seconds 9"]
-    told = subprocess.run([*command, "VENV="], cwd=ROOT, capture_output=True, text=True)
-    assert told.stdout.split("\n") == ["mine benchmarks/gpu/check.py --seconds 9", ""], told
+    own = subprocess.run([*command, "VENV="], cwd=ROOT, capture_output=True, text=True)
+    assert own.stdout.split("\n") == ["mine benchmarks/gpu/check.py --seconds 9", ""], own
     fresh = subprocess.run([*command, "VENV=other"], cwd=ROOT, capture_output=True, text=True)
     assert "mine -m venv other" in fresh.stdout and "pip install" in fresh.stdout
     assert fresh.stdout.endswith("other/bin/python benchmarks/gpu/check.py --seconds 9\n")

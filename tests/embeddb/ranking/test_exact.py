@@ -57,7 +57,7 @@ def test_cuda_has_no_tensor_cores_where_it_is_exact(op: str) -> None:
 
 
 def test_a_meaning_of_reduced_precision_is_declared() -> None:
-    """What a shipped platform's file says in words, `--exact` acts on."""
+    """`--exact` leaves out what the text of a shipped platform calls reduced precision."""
     for name in builtin_platforms():
         platform = load_platform(name)
         for op in platform.ops:

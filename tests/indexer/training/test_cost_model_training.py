@@ -425,7 +425,7 @@ def test_too_few_runs_say_how_many_are_missing(
     assert "campaign plan" in err
 
 
-def test_matrices_without_structures_are_told_what_learns_from_them(
+def test_without_structures_the_hint_names_a_featurizer_that_works(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, known = tmp_path / "sizes.db", patterns(9)

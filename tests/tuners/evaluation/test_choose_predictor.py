@@ -84,7 +84,7 @@ run(sys.argv[1:])
 
 def test_a_process_learns_without_torch(filled: Path, tmp_path: Path) -> None:
     db = str(shutil.copytree(filled / "6.db", tmp_path / "runs.db"))
-    told = [
+    ended = [
         subprocess.run(
             [sys.executable, "-c", WITHOUT_TORCH, "train", "costmodel", db, *ASKED, *words],
             capture_output=True,
@@ -92,10 +92,10 @@ def test_a_process_learns_without_torch(filled: Path, tmp_path: Path) -> None:
         )
         for words in ((), ("--predictor", "mlp", "--threads", "1"))
     ]
-    assert told[0].returncode == 0, told[0].stderr
-    assert json.loads(told[0].stdout)["settings"]["predictor"] == "gp"
-    assert told[1].returncode == 1
-    assert "embeddb: training needs torch (install the extra `learn`" in told[1].stderr
+    assert ended[0].returncode == 0, ended[0].stderr
+    assert json.loads(ended[0].stdout)["settings"]["predictor"] == "gp"
+    assert ended[1].returncode == 1
+    assert "embeddb: training needs torch (install the extra `learn`" in ended[1].stderr
 
 
 @pytest.mark.parametrize("best", ["gp", "mlp", "trees"])

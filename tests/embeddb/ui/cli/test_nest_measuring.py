@@ -135,9 +135,9 @@ def test_only_nests_are_counted_first(tmp_path: Path, capsys: pytest.CaptureFixt
     words = (str(matrix), "--platform", "cpu", "--op", "spmv", "--count")
     code, told = refused(capsys, "query", db, *words)
     assert code == 2 and "--count is for loop nests" in told
-    code, told = refused(capsys, "nest", "count", db)
-    assert code == 3 and "has no nest" in told
-    code, told = refused(capsys, "nest", "count", str(tmp_path / "none.db"))
+    code, message = refused(capsys, "nest", "count", db)
+    assert code == 3 and "has no nest" in message
+    code, message = refused(capsys, "nest", "count", str(tmp_path / "none.db"))
     assert code != 0 and not (tmp_path / "none.db").exists()
 
 
