@@ -42,6 +42,7 @@ from embeddb.tensors.roofline.analysis import fused_seconds, type_of
 from embeddb.tensors.roofline.machine import Machine
 from embeddb.tensors.tensor_graph import TensorGraph, is_probe
 from indexer.training.tensors.figures import LEAST_S, fused_figures
+from indexer.training.tensors.fitting import KernelTraining, recipe
 from indexer.training.tensors.operations import summed_card, summed_predictions, summed_weights
 from indexer.training.tensors.samples import (
     SPLITS,
@@ -51,7 +52,6 @@ from indexer.training.tensors.samples import (
     runs_of,
     split,
 )
-from indexer.training.tensors.settings import KernelTraining, recipe
 
 OP = Op("fused")
 SEEDS = (0, 1, 2)

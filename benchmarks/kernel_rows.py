@@ -13,8 +13,8 @@ from typing import Any
 
 from embeddb.tensors.encoding.forward import KernelNetwork
 from indexer.training.tensors.figures import summary
+from indexer.training.tensors.fitting import KernelTraining
 from indexer.training.tensors.samples import KernelSample
-from indexer.training.tensors.settings import KernelTraining
 from indexer.training.tensors.train import KernelData, train_kernels
 
 #: Figures by program.

@@ -26,6 +26,7 @@ import numpy as np
 from machine import about
 
 from embeddb.core.config import Config, Op
+from embeddb.cost_model.encoders.inputs import TreeTable
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.index.answer_index import AnswerIndex
@@ -43,7 +44,7 @@ from indexer.training.cost_model import trees
 from indexer.training.cost_model.local import JOINED_WEIGHT, OWN_WEIGHT
 from indexer.training.cost_model.machines import machine_of, mean_facts
 from indexer.training.cost_model.settings import forest
-from indexer.training.cost_model.train import tree_card, tree_columns
+from indexer.training.cost_model.train import tree_card
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import judge
 from tuners.evaluation.learned import MACHINES_WEIGHT
@@ -262,7 +263,7 @@ def forest_of(samples: Samples, weight: np.ndarray | None = None) -> CostModel:
     """Trees of all of the samples, with the facts of their machines, rows counting by `weight`."""
     card = tree_card(samples, forest(), facts=mean_facts(samples))
     card["settings"]["members"] = 1
-    rows = trees.tables(samples, tree_columns(card), None)
+    rows = trees.tables(samples, TreeTable.from_card(card), None)
     each = None if weight is None else np.repeat(weight, np.diff(samples.indptr))
     settings = {**trees.SETTINGS, "min_data_in_leaf": trees.LEAF, "seed": 0}
     booster = trees.boosted(np.concatenate(rows), trees.levelled(samples), settings, each)

@@ -21,7 +21,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from machine import about
@@ -39,7 +38,6 @@ from indexer.runners.base import RunOptions
 from indexer.runners.harness.building import Built
 from indexer.runners.harness.measuring import Measuring
 from indexer.runners.nest import NestRunner
-from indexer.runners.nest_code import job as nest_job
 from indexer.runners.nest_code.job import MeasuredNest
 
 GRAPHITE = ("-floop-nest-optimize",)
@@ -71,19 +69,18 @@ class ByFlags(MeasuredNest):
             flags, parallel = WAYS[name]
             more = [flag.format(threads=self._threads) for flag in flags]
             schedule = canonical_schedule(self.nest) if parallel else still
-            (found[name],) = nest_job.build_all(self.nest, [schedule], folder, more=more).values()
+            (found[name],) = super().build([schedule], folder, more).values()
         return found
 
 
 def measured(runner: NestRunner, nest: Nest, rounds: int) -> dict[str, Measurement]:
     threads = threads_used(0)
     runner.next_subject()
-    with TemporaryDirectory(prefix="embeddb-nest-") as folder:
-        options = RunOptions(repeats=rounds, max_repeats=rounds)
-        of = ByFlags(nest, threads)
-        measuring: Measuring[str] = Measuring(
-            of, runner.session, Path(folder), threads=threads, options=options
-        )
+    options = RunOptions(repeats=rounds, max_repeats=rounds)
+    measuring: Measuring[str] = Measuring(
+        ByFlags(nest, threads), runner.session, threads=threads, options=options
+    )
+    with measuring:
         measuring.begin(DEFAULT)
         return measuring.measure(list(WAYS))
 

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from embeddb.core.errors import NestError
 from embeddb.nests.check import packable
 from embeddb.nests.encoding.forward import NestNetwork
-from embeddb.nests.encoding.graph import Node, graph_of
+from embeddb.nests.encoding.graph import Node, graph_of, rows_of
 from embeddb.nests.matching.transfer import (
     Legal,
     Matcher,
     Matching,
     NodeVectors,
     Transfer,
-    entry_rows,
     match_array,
     match_loops,
     transfer,
@@ -110,8 +109,9 @@ def step_by_step(source: Nest, target: Nest, vectors: NodeVectors) -> Matcher:
         if isinstance(step, Pack):
             return match_array(step.array, here, there, packable(target))
         block = isinstance(step, Parallel) and step.block
-        wanted = [row for row in entry_rows(here, block) if here[0][row].loop in named(step)]
-        offered = entry_rows(there, block)
+        wanted = rows_of(here[0], kind="entry", block=block)
+        wanted = [row for row in wanted if here[0][row].loop in named(step)]
+        offered = rows_of(there[0], kind="entry", block=block)
         if isinstance(step, Tile):
             offered = [row for row in offered if not target_schedule.tiles[there[0][row].loop]]
         return match_loops(here, wanted, there, offered)

@@ -22,6 +22,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,6 @@ from embeddb.nests.matching.transfer import (
     NodeVectors,
     at_once,
     raw_vectors,
-    remembered,
     transfer,
 )
 from embeddb.nests.nest import Nest
@@ -123,7 +123,7 @@ Carry = Callable[[Known, Nest, Legality], Schedule | None]
 
 
 def matching(vectors: NodeVectors, way: Callable[..., Matcher] = step_by_step) -> Carry:
-    kept = remembered(vectors)
+    kept = lru_cache(maxsize=512)(vectors)
 
     def carry(source: Known, target: Nest, rules: Legality) -> Schedule | None:
         steps = recipe_of(source.nest, Schedule.of(source.best, source.nest.depth), whole=True)
@@ -146,7 +146,7 @@ def carriers(db: Database) -> dict[str, Carry]:
         "slots": slots,
         "by hand": matching(loop_vectors),
         "by hand at once": matching(loop_vectors, at_once),
-        "raw": matching(raw_vectors()),
+        "raw": matching(raw_vectors),
     }
     plug = db.index.featurizers().get("nest-embedding")
     return found if plug is None else {**found, "learned": matching(learned_vectors(plug.network))}

@@ -37,6 +37,7 @@ from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.roofline.machine import Machine
 from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.training.tensors.figures import program_seconds, tile_figures
+from indexer.training.tensors.fitting import KernelTraining, Recipe, recipe
 from indexer.training.tensors.grown_trees import grown, tree_predictions
 from indexer.training.tensors.samples import (
     SPLITS,
@@ -46,7 +47,6 @@ from indexer.training.tensors.samples import (
     runs_of,
     split,
 )
-from indexer.training.tensors.settings import KernelTraining, Recipe, recipe
 
 OP = Op("tile")
 SEEDS = (0, 1, 2)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
@@ -359,6 +358,7 @@ class Database:
         from indexer.executors.base import Effort
 
         where, files = self._named(platform), Path(matrices) if str(matrices) else None
+        progress = progress or ignore_progress
         request = CalibrationRequest(
             _ops(ops) or measured_ops(self.index, where), 60.0 * minutes, threads
         )
@@ -366,17 +366,13 @@ class Database:
         if nodes.get("executor"):
             from indexer.calibration.on_nodes import NodesCalibration, calibrated
 
-            report_progress = progress or ignore_progress
-            plan = NodesCalibration(self.index, where, request, Path(campaign), report_progress)
+            plan = NodesCalibration(self.index, where, request, Path(campaign), progress)
             effort = Effort(threads=threads, platform=named_on_nodes(platform))
-            with nodes_job(
-                plan.planned(files), self.index, effort, nodes, progress=report_progress
-            ) as nodes_work:
-                return calibrated(plan, nodes_work)
+            planned = plan.planned(files)
+            with nodes_job(planned, self.index, effort, nodes, progress=progress) as on_nodes:
+                return calibrated(plan, on_nodes)
         runner, _ = this_machine(where, threads=threads)
-        job = Calibration(self.index, runner, request)
-        job = job if progress is None else replace(job, progress=progress)
-        return job.run(files)
+        return Calibration(self.index, runner, request, progress=progress).run(files)
 
     def campaign(
         self,

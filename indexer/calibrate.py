@@ -232,7 +232,9 @@ class _Work:
             tasks = self._queried(pairs, number)
             fitting = 0
             for task in tasks:
-                if self._timer.spent_s + self._expected_s(task) <= self._until_s:
+                count, fresh = len(task.configs) + AGAIN, len(self._fresh(task))
+                more_s = self._pace.expected_s(task.op, count, task.pattern.nnz, fresh=fresh)
+                if self._timer.spent_s + more_s <= self._until_s:
                     self._measure(task)
                     fitting += 1
             if tasks and not fitting:
@@ -260,10 +262,6 @@ class _Work:
         built = self._built
         able = hasattr(self._job.runner, "prepare")
         return [c for c in task.configs if (task.op, c) not in built] if able else []
-
-    def _expected_s(self, task: _Task) -> float:
-        count, fresh = len(task.configs) + AGAIN, len(self._fresh(task))
-        return self._pace.expected_s(task.op, count, task.pattern.nnz, fresh=fresh)
 
     def _measure(self, task: _Task) -> None:
         """Measure and store one task, a part of it if it takes much too long.

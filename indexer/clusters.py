@@ -20,11 +20,10 @@ _ENOUGH = 0.9
 
 @dataclass(frozen=True, slots=True)
 class PatternCluster:
-    """A cluster of similar patterns and the one nearest to its centre; `spread` is the root mean
+    """A cluster of similar patterns, the one nearest to its centre first; `spread` is the root mean
     square distance from the centre, standardised."""
 
     members: list[WorkloadInfo]
-    representative: WorkloadInfo
     spread: float
 
     @property
@@ -57,14 +56,9 @@ def cluster_patterns(
     name, vectors = _vectors(db, featurizer, [info.id for info in infos])
     infos_used = sorted((info for info in infos if info.id in vectors), key=lambda info: info.id)
     number = min(_USUAL, len(infos_used)) if count is None else count
-    clustering = cluster(np.stack([vectors[info.id] for info in infos_used]), number, seed)
     clusters = [
-        PatternCluster(
-            [infos_used[i] for i in clustering.members(at)],
-            infos_used[centre],
-            clustering.spread(at),
-        )
-        for at, centre in enumerate(clustering.representatives)
+        PatternCluster([infos_used[i] for i in one.members], one.spread)
+        for one in cluster(np.stack([vectors[info.id] for info in infos_used]), number, seed)
     ]
     version = db.featurizer_version(name)
     return PatternClusters(name, version, len(infos_used), len(infos) - len(infos_used), clusters)

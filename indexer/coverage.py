@@ -160,9 +160,10 @@ def _missing(state: dict[str, Any]) -> list[str]:
             f"{plural(gone, 'pattern')} lack the input of `{state['featurizer']}`: no neighbours"
         )
     if state["disagreeing"]:
+        joint = "least" if Op.parse(state["op"]).traits.minimum else "median"
         lines.append(
             f"{plural(state['disagreeing'], 'configuration')} of one {kind.name} with a time "
-            f"uncertain by more than 20 %: the {_joint(state['op'])} of its runs counts"
+            f"uncertain by more than 20 %: the {joint} of its runs counts"
         )
     if "fitted_on" in state:
         lines.append(
@@ -176,10 +177,6 @@ def _missing(state: dict[str, Any]) -> list[str]:
         )
     lines += _quality(state)
     return lines
-
-
-def _joint(op: str) -> str:
-    return "least" if Op.parse(op).traits.minimum else "median"
 
 
 def _quality(state: dict[str, Any]) -> list[str]:

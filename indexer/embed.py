@@ -21,8 +21,7 @@ from embeddb.core.wording import plural
 from embeddb.core.workload import Workload
 from embeddb.featurizers import WithCounters, reads
 from embeddb.featurizers import missing as lacking
-from embeddb.featurizers.base import Featurizer, Joint
-from embeddb.featurizers.checked import checked
+from embeddb.featurizers.base import Featurizer, Joint, checked
 from embeddb.featurizers.row_lengths import ROW_LENGTHS, RowHistograms
 from embeddb.index.lookup import Lookup
 from embeddb.index.projection import projection_of

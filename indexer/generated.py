@@ -71,17 +71,8 @@ def _banded(nnz: int, rng: np.random.Generator) -> _Entries:
     return _Entries((n, n), rows[inside], cols[inside])
 
 
-def _stencil_2d(nnz: int, rng: np.random.Generator) -> _Entries:
-    """9 points of a square."""
-    return _stencil(round((nnz / 9) ** 0.5), 2)
-
-
-def _stencil_3d(nnz: int, rng: np.random.Generator) -> _Entries:
-    """27 points of a cube."""
-    return _stencil(round((nnz / 27) ** (1 / 3)) + 1, 3)
-
-
 def _stencil(side: int, dimensions: int) -> _Entries:
+    """9 points of a square, or 27 of a cube."""
     at = np.stack(np.meshgrid(*[np.arange(side)] * dimensions, indexing="ij")).reshape(
         dimensions, -1
     )
@@ -258,7 +249,7 @@ def _ranges(first: Ints, lengths: Ints) -> Ints:
 
 #: Family to maker; neighbours in this order are of different kinds.
 FAMILIES: dict[str, _Make] = {
-    "stencil-3d": _stencil_3d,
+    "stencil-3d": lambda nnz, _: _stencil(round((nnz / 27) ** (1 / 3)) + 1, 3),
     "rmat": _rmat,
     "banded": _banded,
     "tall": _tall,
@@ -268,7 +259,7 @@ FAMILIES: dict[str, _Make] = {
     "road": _road,
     "pruned": _pruned,
     "power-rows": _power_rows,
-    "stencil-2d": _stencil_2d,
+    "stencil-2d": lambda nnz, _: _stencil(round((nnz / 9) ** 0.5), 2),
     "communities": _communities,
     "block-diagonal": _block_diagonal,
     "power-columns": _power_columns,

@@ -30,10 +30,9 @@ from embeddb.store import Store
 from embeddb.store.failures import translating
 from embeddb.store.withdrawn import RunSelection
 from indexer.library import Library
-from indexer.log_identity import LogName, Repeats, content_of, copies_of
+from indexer.log_identity import LogName, Repeats, RowPlatforms, RowSubjects, content_of, copies_of
 from indexer.readers.base.lines import guess, read_rows, refuse_packed
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
-from indexer.row_subjects import RowPlatforms, RowSubjects
 
 #: Rows per transaction: large enough that the disk's fsync does not matter, small enough that a
 #: kill loses less than a second of work.
@@ -250,7 +249,7 @@ class _Job:
         """Store all new rows. `journal` is the key of the reading, `names` are the journal entries
         of the log (none of a folder). A `new` log is compared with the others."""
         report, started = self.report, time.monotonic()
-        state = _state(self.store.journal.get(journal) if journal else None)
+        state = json.loads((journal and self.store.journal.get(journal)) or b"{}")
         report.resumed_at = report.rows = state.get("rows", 0)
         for name in ("rejected", *_JOURNALLED):
             setattr(report, name, state.get(name, getattr(report, name)))
@@ -372,10 +371,10 @@ class _Job:
         place = (row.platform, row.instance)
         if row.matrix is not self._matrix or row.op is not self._op or place != self._place:
             platform = self._platforms.of(row)
-            info, pattern_id = self._subjects.of(row.matrix, row.op.kind)
+            info = self._subjects.of(row.matrix, row.op.kind)
             judge = self._judge_of(platform, row.op, info)
             # Nothing above has changed `self`: a row that raised leaves the last good one's facts.
-            self._judge, self._pattern_id, self._platform_id = judge, pattern_id, platform.id
+            self._judge, self._pattern_id, self._platform_id = judge, info.id, platform.id
             self._simulated = platform.simulated
             self._matrix, self._op = row.matrix, row.op
             self._place = place
@@ -466,7 +465,3 @@ def open_rejects(rejects: Path, mode: str) -> BinaryIO:
     place."""
     with refusing(InputError, where=str(rejects), hint="it is written beside the file: remove it"):
         return open_own(rejects, mode)
-
-
-def _state(raw: bytes | None) -> Mapping[str, Any]:
-    return json.loads(raw) if raw else {}

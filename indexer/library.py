@@ -6,8 +6,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from embeddb.core.errors import InputError, MatrixError
 from embeddb.core.kinds import kind_of, kinds
@@ -63,10 +63,9 @@ class Library:
     that could not be read or did not fit its name, and for names of several files.
     """
 
-    def __init__(self, folder: Path | None, *, groups: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self._files: dict[str, list[Path]] = {}
-        self._groups = groups or {}
         self._named: dict[Path, str] = {}
         self.problems: list[str] = []
         files = matrix_files(folder, note=self.problems.append) if folder is not None else []
@@ -81,9 +80,6 @@ class Library:
 
     def __len__(self) -> int:
         return len(self._files) + sum(map(len, self._coded.values()))
-
-    def names(self) -> list[str]:
-        return sorted(self._files)
 
     def subject(self, kind: str, name: str, sizes: Sizes = UNKNOWN) -> Workload | None:
         """The matrix (`find`), nest, kernel or program of that name, or None."""
@@ -103,7 +99,8 @@ class Library:
             pattern = self._read(file, name)
             if pattern is None:
                 continue
-            if all(w in (-1, g) for w, g in zip((m, n, nnz), sizes(pattern), strict=True)):
+            sizes = (*pattern.shape, pattern.nnz)
+            if all(w in (-1, g) for w, g in zip((m, n, nnz), sizes, strict=True)):
                 fits.setdefault(pattern.id, (file, pattern))
             else:
                 self.problems.append(
@@ -139,9 +136,8 @@ class Library:
 
     def _read(self, file: Path, name: str) -> Pattern | None:
         own = name if name in self._files else plain_name(name)
-        group = self._groups.get(name) or self._groups.get(own, "")
         try:
-            return read_pattern(file, name=own, group=group)
+            return read_pattern(file, name=own)
         except MatrixError as e:
             self.problems.append(str(e))
             return None
@@ -166,14 +162,7 @@ class Library:
         return False
 
 
-def sizes(pattern: Pattern) -> tuple[int, int, int]:
-    return (*pattern.shape, pattern.nnz)
-
-
-T = TypeVar("T", bound=Workload)
-
-
-class _CodedFiles(Generic[T]):
+class _CodedFiles:
     """The workloads that `read` returns for `files`, all read at the first lookup: a file may hold
     several, and its own name need not be theirs.
 
@@ -181,20 +170,20 @@ class _CodedFiles(Generic[T]):
     """
 
     def __init__(
-        self, files: Iterable[Path], read: Callable[[Path], Sequence[T]], problems: list[str]
+        self,
+        files: Iterable[Path],
+        read: Callable[[Path], Sequence[Workload]],
+        problems: list[str],
     ) -> None:
         self._files = sorted(files)
         self._read_one = read
         self._problems = problems
-        self._named: dict[tuple[str, str], dict[str, tuple[Path, T]]] | None = None
 
     def __len__(self) -> int:
         return len(self._files)
 
-    def find(self, kind: str, name: str) -> T | None:
+    def find(self, kind: str, name: str) -> Workload | None:
         """The workload of that kind and name; None without one, or if several differ."""
-        if self._named is None:
-            self._named = self._read()
         candidates = self._named.get((kind, name), {})
         if len(candidates) > 1:
             files = ", ".join(dict.fromkeys(plain_text(file) for file, _ in candidates.values()))
@@ -203,8 +192,9 @@ class _CodedFiles(Generic[T]):
             )
         return next(iter(candidates.values()))[1] if len(candidates) == 1 else None
 
-    def _read(self) -> dict[tuple[str, str], dict[str, tuple[Path, T]]]:
-        named: dict[tuple[str, str], dict[str, tuple[Path, T]]] = {}
+    @cached_property
+    def _named(self) -> dict[tuple[str, str], dict[str, tuple[Path, Workload]]]:
+        named: dict[tuple[str, str], dict[str, tuple[Path, Workload]]] = {}
         for file in self._files:
             try:
                 workloads = self._read_one(file)

@@ -201,7 +201,10 @@ class MeasureJob:
         rounds: list[list[Run]] = []
 
         def measure(chosen: Sequence[Config]) -> None:
-            rounds.append(list(recorder.measure(chosen, facts=self._facts(len(rounds) + 1))))
+            # In a job with rounds, runs have the number of theirs, from 1, in their contexts.
+            several = math.isfinite(self.agreement)
+            facts = {"round": len(rounds) + 1.0} if several else {}
+            rounds.append(list(recorder.measure(chosen, facts=facts)))
 
         measure(configs)
         while len(rounds) < self.rounds:
@@ -216,10 +219,6 @@ class MeasureJob:
         tally.measured += 1
         tally.configs += len(configs)
         tally.taus.append(tau)
-
-    def _facts(self, number: int) -> dict[str, float]:
-        """Context of a run: in a job with rounds the number of its round, from 1."""
-        return {"round": float(number)} if math.isfinite(self.agreement) else {}
 
 
 def _label(workload: Workload, taken: Mapping[str, str]) -> str:

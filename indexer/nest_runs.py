@@ -141,16 +141,12 @@ def _by_chance(nest: Nest, own: Schedule, legal: Legal, rng: np.random.Generator
     for loop in _shuffled(list(range(nest.depth)), rng):
         if rng.random() < 0.5:
             tile = _one(_tiles(nest, loop), rng)
-            schedule = _if_legal(
-                replace(schedule, tiles=_with(schedule.tiles, loop, tile)), schedule, legal
-            )
+            drawn = replace(schedule, tiles=_with(schedule.tiles, loop, tile))
+            schedule = schedule if legal(drawn) else drawn
     for field, values in _VALUES.items():
-        schedule = _if_legal(replace(schedule, **{field: _one(values, rng)}), schedule, legal)
+        drawn = replace(schedule, **{field: _one(values, rng)})
+        schedule = schedule if legal(drawn) else drawn
     return _plain(schedule)
-
-
-def _if_legal(wanted: Schedule, otherwise: Schedule, legal: Legal) -> Schedule:
-    return otherwise if legal(wanted) else wanted
 
 
 def _tiles(nest: Nest, loop: int) -> tuple[int, ...]:
@@ -309,16 +305,13 @@ class CountJob:
             count = partial(count_nest, threads=threads, source=self.source)
             for nest, counters in zip(succeeded, pool.map(count, succeeded), strict=True):
                 db.record(ran[nest], nest, here)
-                self._keep(nest, counters)
-
-    def _keep(self, nest: Nest, counters: CounterVector) -> None:
-        """Store the counters, and the vectors of the featurizers that read them."""
-        db, here = self.machine.db, self.machine.here
-        keep_counters(db.store, nest.id, here.id, counters)
-        for plug in db.featurizers().counted(here.id):
-            if plug.source == counters.source:
-                with suppress(ModelError):  # the vector is left out
-                    db.store.vectors.put(plug.name, plug.version, {nest.id: plug.embed(nest)})
+                keep_counters(db.store, nest.id, here.id, counters)
+                # The featurizers that read them.
+                for plug in db.featurizers().counted(here.id):
+                    if plug.source == counters.source:
+                        with suppress(ModelError):  # the vector is left out
+                            vectors = {nest.id: plug.embed(nest)}
+                            db.store.vectors.put(plug.name, plug.version, vectors)
 
     def _ran(self, nest: Nest) -> list[Run]:
         machine = self.machine

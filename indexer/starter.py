@@ -51,12 +51,7 @@ def starter_folder(
     return folder
 
 
-def copy_starter(
-    to: Path,
-    *,
-    note: Callable[[str], None] | None = None,
-    progress: Progress = ignore_progress,
-) -> None:
+def copy_starter(to: Path, *, note: Callable[[str], None] | None = None) -> None:
     """Make `to` a copy of the shipped database without runs measured since. It is unpacked first if
     needed, and again if runs were added.
 
@@ -66,14 +61,14 @@ def copy_starter(
     from embeddb.store.lmdb_files import WRITER_FILE
     from embeddb.store.locks import locked_file
 
-    folder = starter_folder(note=note, progress=progress)
+    folder = starter_folder(note=note)
     with Lookup.open(folder, readonly=True) as db:
         as_shipped = db.store.notes.get(_SHIPPED_RUNS) == str(db.store.count_runs()).encode()
     if not as_shipped:
         if note is not None:
             note("the starter database has added runs: unpacking the shipped data again")
         to.mkdir(parents=True)
-        _fill(to, progress)
+        _fill(to, ignore_progress)
         return
     with locked_file(folder / WRITER_FILE, wait_s=10.0):
         shutil.copytree(folder, to, ignore=shutil.ignore_patterns("*lock*"))

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiles import why_not
 from indexer.measure import Design, Machine
 from indexer.runners.base import HARDWARE_S
+
+if TYPE_CHECKING:
+    from indexer.runners.xla_code.measuring import ProgramTimes
 
 #: Kendall's tau of two rounds below which a third one is run.
 TILE_AGREEMENT = 0.8
@@ -77,46 +80,23 @@ class TileDesign(Design):
 _FUSED, _FUSION = Op("fused"), Op("fusion")
 
 
-class MeasuresPrograms(Protocol):
-    """Time the partitions of one program (`indexer.runners.xla_code.measuring.ProgramTimes`)."""
-
-    seconds: dict[str, float]
-    fresh: list[tuple[TensorGraph, Measurement]]
-
-    def measure(self, partition: Partition, *, chained: bool = False) -> Any: ...
-
-
-@dataclass(frozen=True, slots=True)
-class CutRun:
-    """Measurement of a fusion plan and of the kernels timed for it. `sequential_s` are the CPU
-    seconds of all its kernels run in sequence, None where not requested."""
-
-    measurement: Measurement
-    fresh: tuple[tuple[TensorGraph, Measurement], ...]
-    sequential_s: float | None
-
-    @property
-    def hardware_s(self) -> float:
-        """Seconds spent on compiling and timing."""
-        return float(self.measurement.context[HARDWARE_S])
-
-
 class CutRuns:
     """Measure fusion plans of a program on a machine with a runner of `xla-cpu`."""
 
     def __init__(self, machine: Machine, program: TensorGraph) -> None:
         self.machine, self.program = machine, program
-        self._times: MeasuresPrograms = machine.runner.program(program, machine.options)
+        self._times: ProgramTimes = machine.runner.program(program, machine.options)
         self._state = machine.state()
 
     def measure(
         self, cut: Cut, campaign: str, *, chained: bool = False, anew: bool = False
-    ) -> CutRun:
-        """Measure a fusion plan.
+    ) -> tuple[Measurement, list[tuple[TensorGraph, Measurement]]]:
+        """Measure a fusion plan; returns its measurement and those of the kernels timed for it.
 
         Kernels that were timed before on this machine with the inputs that a program passes them,
         in whatever program, are not timed again unless `anew`. With `chained` all are also run in
-        sequence. If interrupted, the kernels timed so far are stored.
+        sequence, and their CPU seconds are stored as `IN_A_ROW`. If interrupted, the kernels timed
+        so far are stored.
 
         Raises: TensorError for an illegal plan; RunnerUnavailable if the machine fails in the
         middle.
@@ -131,20 +111,19 @@ class CutRuns:
             timing = times.measure(partition, chained=chained)
         except BaseException:
             for kernel, measured in times.fresh:
-                self._store(kernel, _FUSED, Config({}), measured, campaign)
+                _store(self.machine, kernel, measured, campaign)
             raise
         context = {HARDWARE_S: time.perf_counter() - start}
         before, self._state = self._state, self.machine.state()
         facts = between(before, self._state)
-        fresh = tuple((kernel, in_context(measured, facts)) for kernel, measured in timing.fresh)
+        fresh = [(kernel, in_context(measured, facts)) for kernel, measured in timing.fresh]
         for kernel, measured in fresh:
-            self._store(kernel, _FUSED, Config({}), measured, campaign)
-        sequential_s = None
+            _store(self.machine, kernel, measured, campaign)
         if timing.chain_s and timing.measurement.ok:
-            context[IN_A_ROW] = sequential_s = float(np.median(timing.chain_s))
+            context[IN_A_ROW] = float(np.median(timing.chain_s))
         measurement = in_context(timing.measurement, {**facts, **context})
-        self._store(self.program, _FUSION, config_of(cut), measurement, campaign)
-        return CutRun(measurement, fresh, sequential_s)
+        _store(self.machine, self.program, measurement, campaign, cut)
+        return measurement, fresh
 
     def _remember(self, partition: Partition) -> None:
         by_kernel = self._times.seconds
@@ -154,12 +133,18 @@ class CutRuns:
                 if seconds is not None:
                     by_kernel[kernel_id] = seconds
 
-    def _store(
-        self, subject: TensorGraph, op: Op, config: Config, measurement: Measurement, campaign: str
-    ) -> None:
-        here = self.machine.here
-        run = Run(subject.id, op, here.id, config, measurement, campaign)
-        self.machine.db.record([run], subject, here)
+
+def _store(
+    machine: Machine,
+    subject: TensorGraph,
+    measurement: Measurement,
+    campaign: str,
+    cut: Cut | None = None,
+) -> None:
+    """Store a run of a kernel, or of a `cut` of a program."""
+    op, config = (_FUSED, Config({})) if cut is None else (_FUSION, config_of(cut))
+    run = Run(subject.id, op, machine.here.id, config, measurement, campaign)
+    machine.db.record([run], subject, machine.here)
 
 
 def stored_seconds(machine: Machine, kernel_id: str, *, in_program: bool = False) -> float | None:
@@ -275,10 +260,7 @@ class FusionJob:
             facts = between(before, state)
             for kernel, measured in some:
                 measurement = in_context(measured, facts)
-                run = Run(
-                    kernel.id, _FUSED, machine.here.id, Config({}), measurement, self._campaign()
-                )
-                machine.db.record([run], kernel, machine.here)
+                _store(machine, kernel, measurement, self._campaign())
                 tally.add(kernel, measurement)
             done += len(some)
             progress("measure kernels", done, len(missing))
@@ -291,14 +273,14 @@ class FusionJob:
         rng = np.random.default_rng([self.request.seed, 1])
         for cut in cuts:
             chained = bool(rng.random() < self.request.chained)
-            ran = runs.measure(cut, self._campaign(), chained=chained)
-            for kernel, measurement in ran.fresh:
+            ran, fresh = runs.measure(cut, self._campaign(), chained=chained)
+            for kernel, measurement in fresh:
                 tally.add(kernel, measurement)
-            if ran.sequential_s is not None:
-                tally.ratios.append(ran.sequential_s / ran.measurement.seconds)
+            if IN_A_ROW in ran.context:
+                tally.ratios.append(float(ran.context[IN_A_ROW]) / ran.seconds)
             tally.partitions += 1
-            if not ran.measurement.ok:
-                tally.failed.setdefault(program.name or program.id[:12], ran.measurement.error)
+            if not ran.ok:
+                tally.failed.setdefault(program.name or program.id[:12], ran.error)
 
     def _unmeasured(self, program: TensorGraph) -> list[Cut]:
         """Fusion plans still to be measured. Raises: TensorError for a program without any."""

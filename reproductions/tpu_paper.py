@@ -26,10 +26,16 @@ from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
 from embeddb.database import Database
 from indexer.training.folder import folder_of, forget
-from indexer.training.tensors.evaluation import figures_of, predictions_of
-from indexer.training.tensors.fitting import fitted_network
+from indexer.training.tensors.figures import figures_of
+from indexer.training.tensors.fitting import (
+    KernelTraining,
+    Recipe,
+    fitted_network,
+    predictions_of,
+    recipe,
+    wrong_orders,
+)
 from indexer.training.tensors.samples import KernelSample, runs_of, split
-from indexer.training.tensors.settings import KernelTraining, Recipe, recipe, wrong_orders
 from reproductions.tpu_networks import GNNS, PLACES, REDUCTIONS, PaperNetwork, PaperSpec
 
 _CLIP = 1.0

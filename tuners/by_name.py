@@ -71,11 +71,14 @@ class CheckedTuner:
         candidates = self._guarded(f"ask({count})", lambda: list(self._tuner.ask(count)))
         if len(candidates) > count:
             raise self._fault(f"ask({count}) returned {len(candidates)} candidates")
-        checked = [self._checked(candidate) for candidate in candidates]
-        if self.strict:
-            self._refuse_repeated(checked)
-        self.proposed += checked
-        return checked
+        before = {Config(c.config) for c in self.proposed}
+        for candidate in map(self._checked, candidates):
+            config = Config(candidate.config)
+            if self.strict and config in before:
+                raise self._fault(f"it proposed {config} twice")
+            before.add(config)
+            self.proposed.append(candidate)
+        return self.proposed[len(self.proposed) - len(candidates) :]
 
     def tell(self, config: Config, measurement: Measurement) -> None:
         self._guarded(f"tell of {config}", lambda: self._tuner.tell(config, measurement))
@@ -92,14 +95,6 @@ class CheckedTuner:
             raise self._fault(f"it proposed {config}, which is not legal here: {reason}")
         stored = config if reason is not None else self.query.space.canonical(config)
         return msgspec.structs.replace(candidate, config=dict(stored))
-
-    def _refuse_repeated(self, candidates: list[Candidate]) -> None:
-        before = {Config(c.config) for c in self.proposed}
-        for candidate in candidates:
-            config = Config(candidate.config)
-            if config in before:
-                raise self._fault(f"it proposed {config} twice")
-            before.add(config)
 
     def _guarded(self, method: str, call: Callable[[], T]) -> T:
         try:

@@ -7,6 +7,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from statistics import median
 from typing import Protocol
 
@@ -90,7 +91,7 @@ class CutPrices:
         self.program = program
         self.measured: dict[str, float] = {}
         self._model = seconds
-        self._kernels: dict[tuple[int, ...], TensorGraph] = {}
+        self._kernel = cache(lambda places: placed_kernel(program, places).kernel)
         self._predicted: dict[str, float] = {}
         self._corrections = Corrections()
 
@@ -127,9 +128,7 @@ class CutPrices:
             if label >= 0:
                 members.setdefault(label, []).append(place)
         for places in map(tuple, members.values()):
-            if places not in self._kernels:
-                self._kernels[places] = placed_kernel(self.program, places).kernel
-            yield places, self._kernels[places]
+            yield places, self._kernel(places)
 
     def _predict(self, kernel: TensorGraph) -> float:
         if kernel.id not in self._predicted:

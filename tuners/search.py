@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from statistics import median
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -20,7 +21,6 @@ from embeddb.core.records import ROUNDS, Run
 from embeddb.core.workload import Workload
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.ranking.measure import state_warning
-from embeddb.store.usual_state import usual_at
 from indexer.measure import Machine, Recorder
 from indexer.runners.base import HARDWARE_S
 from indexer.runners.harness.worker_process import Closing
@@ -66,17 +66,15 @@ class Annealer(Generic[S]):
         change = _change(self.seconds, seconds)
         if math.isfinite(change) and change:
             self._changes, self._changed = self._changes + 1, self._changed + abs(change)
-        if change <= 0 or self._rng.random() < math.exp(-change / self._heat(share)):
+        mean = self._changed / max(self._changes, 1)
+        heat = max(mean, 1e-9) * _HOT * float((_COLD / _HOT) ** min(max(share, 0.0), 1.0))
+        if change <= 0 or self._rng.random() < math.exp(-change / heat):
             self.current, self.seconds = state, seconds
 
     def leap(self) -> None:
         """Restart at a random state."""
         self.current, self.seconds = self._steps.anywhere(self._rng), math.inf
         self._begun = False
-
-    def _heat(self, share: float) -> float:
-        mean = self._changed / max(self._changes, 1)
-        return max(mean, 1e-9) * _HOT * float((_COLD / _HOT) ** min(max(share, 0.0), 1.0))
 
 
 def anneal(
@@ -152,7 +150,7 @@ class Trials(Closing):
         self.campaign = campaign
         self.fresh = 0
         self.warning = ""
-        self._usual = usual_at(machine.db.store, machine.here.id)
+        self._usual = machine.db.store.usual_at(machine.here.id)
         self._recorder = Recorder(machine, subject, op, campaign)
         self._saved_at = -math.inf
 
@@ -266,12 +264,10 @@ class SpaceSteps:
 
     def __init__(self, space: ConfigSpace) -> None:
         self.space = space
-        self._near: dict[Config, list[Config]] = {}
+        self._near = cache(space.neighbours)
 
     def near(self, state: Config, rng: np.random.Generator) -> Config:
-        if state not in self._near:
-            self._near[state] = self.space.neighbours(state)
-        near = self._near[state]
+        near = self._near(state)
         return near[int(rng.integers(len(near)))] if near else state
 
     def anywhere(self, rng: np.random.Generator) -> Config:

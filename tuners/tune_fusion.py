@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import Any
@@ -65,58 +65,6 @@ class TuneRequest:
 
 
 _FUSED, _FUSION = Op("fused"), Op("fusion")
-
-
-class StoredCutRuns:
-    """Runs of the cuts of a program, stored at once. `fresh` cuts and `kernels` were measured now,
-    repeated runs not counted."""
-
-    def __init__(self, runs: CutRuns) -> None:
-        self._runs, self._machine = runs, runs.machine
-        self.fresh = self.kernels = 0
-
-    def measure(self, cut: Cut, campaign: str) -> Tried:
-        """Run a cut. Raises: as `CutRuns.measure`."""
-        run = self._runs.measure(cut, campaign)
-        self.fresh += 1
-        self.kernels += len(run.fresh)
-        return Tried.of(cut, run.measurement)
-
-    def again(self, cut: Cut, campaign: str) -> Tried:
-        """Run a cut with all kernels timed anew, and in a row. Raises: as `CutRuns.measure`."""
-        return Tried.of(cut, self._runs.measure(cut, campaign, chained=True, anew=True).measurement)
-
-    def kernels_of(self, cut: Cut) -> list[str]:
-        """The ids of the kernels of a cut."""
-        return [placed.kernel.id for placed in Partition.of(self._runs.program, cut).kernels]
-
-    def timings(self, kernel: str, again: str) -> list[float]:
-        """Seconds of a kernel: those used by the search, and of each run named `again`; infinite
-        for a failure. Remeasurements under other names are left out, so that the same tuning gives
-        the same result after them."""
-        runs = list(self._machine.db.store.runs(self._machine.here.id, _FUSED, kernel))
-        summary = summarise_runs(run for run in runs if not run.campaign.endswith(REMEASURED))
-        seconds = [timing.seconds for timing in summary.values()]
-        return [*seconds, *(run.seconds for run in runs if run.campaign == again)] or [math.inf]
-
-    def kernel_seconds(self, cut: Cut, but: Container[str]) -> dict[str, float]:
-        """Measured seconds of the kernels of a cut by id, without those in `but`; infinite for
-        failures."""
-        ids = (kernel for kernel in self.kernels_of(cut) if kernel not in but)
-        stored = {kernel: stored_seconds(self._machine, kernel) for kernel in ids}
-        return {kernel: seconds for kernel, seconds in stored.items() if seconds is not None}
-
-    def named(self, campaign: str) -> Iterator[tuple[Cut, Tried]]:
-        """Every stored run under this name."""
-        db, program = self._machine.db, self._runs.program
-        if db.store.tensor(program.id) is None:
-            return
-        count = len(edges_of(program).pairs)
-        for run in db.store.runs(self._machine.here.id, _FUSION, program.id):
-            took = run.measurement.context.get(HARDWARE_S)
-            if run.campaign == campaign and isinstance(took, float):
-                cut = Cut.read(str(run.config[CUT]), count)
-                yield cut, Tried.of(cut, run.measurement)
 
 
 #: Fastest cuts that are considered, and most of them that run again.
@@ -203,7 +151,8 @@ class FusionTuning:
             raise TensorError(f"{len(edges.pairs):,} edges, at most {MOST_EDGES:,} are cut")
         if self.model is None and not request.hardware_s:
             raise UsageError("without a model nothing is found in 0 seconds of hardware")
-        self.runs = StoredCutRuns(CutRuns(Machine(db, runner, here, request.options), program))
+        self._machine = Machine(db, runner, here, request.options)
+        self._runs = CutRuns(self._machine, program)
         mode = "hardware" if self.model is None else f"model {self.model.version[:8]}"
         self.label = f"tune:{mode}/{request.start}/{request.seed}"
         self.done = FusionTuned(program=program, platform=here.id)
@@ -228,7 +177,6 @@ class FusionTuning:
             self._walk(starts, screen)
             self._settle()
             self._rounds()
-        done.fresh, done.kernels = self.runs.fresh, self.runs.kernels
         return done
 
     def _report(self, task: str, spent_s: float, budget_s: float) -> None:
@@ -274,12 +222,18 @@ class FusionTuning:
         """Anneal on measured seconds from the fastest of the starts. Stored runs are replayed with
         their cost, so that an interrupted walk continues."""
         done, request = self.done, self.request
-        stored = dict(self.runs.named(self.label))
+        before = dict(self._named(self.label))
         ran = {one.cut: one for one in done.defaults}
 
         def learn(cut: Cut) -> None:
             if screen is not None:
-                screen.learn(cut, self.runs.kernel_seconds(cut, screen.prices.measured))
+                ids = (
+                    kernel
+                    for kernel in self._kernels_of(cut)
+                    if kernel not in screen.prices.measured
+                )
+                stored = {kernel: stored_seconds(self._machine, kernel) for kernel in ids}
+                screen.learn(cut, {kernel: s for kernel, s in stored.items() if s is not None})
 
         for cut in ran:
             learn(cut)
@@ -287,7 +241,7 @@ class FusionTuning:
         def price(cut: Cut) -> float:
             self._report("measure", done.hardware_s, request.hardware_s)
             if cut not in ran:
-                ran[cut] = tried = stored.get(cut) or self.runs.measure(cut, self.label)
+                ran[cut] = tried = before.get(cut) or self._run(cut, self.label)
                 done.hardware_s += tried.hardware_s
                 if screen is not None:
                     tried = replace(tried, predicted_s=screen.prices.seconds(cut))
@@ -301,41 +255,74 @@ class FusionTuning:
         for _ in anneal(annealer, price, lambda: done.hardware_s, request.hardware_s):
             pass
 
+    def _run(self, cut: Cut, campaign: str) -> Tried:
+        """Run a cut. Raises: as `CutRuns.measure`."""
+        measurement, kernels = self._runs.measure(cut, campaign)
+        self.done.fresh += 1
+        self.done.kernels += len(kernels)
+        return Tried.of(cut, measurement)
+
+    def _run_again(self, cut: Cut, campaign: str) -> Tried:
+        """Run a cut with all kernels timed anew, and in a row. Raises: as `CutRuns.measure`."""
+        return Tried.of(cut, self._runs.measure(cut, campaign, chained=True, anew=True)[0])
+
+    def _kernels_of(self, cut: Cut) -> list[str]:
+        """The ids of the kernels of a cut."""
+        return [placed.kernel.id for placed in Partition.of(self.program, cut).kernels]
+
+    def _timings(self, kernel: str, again: str) -> list[float]:
+        """Seconds of a kernel: those used by the search, and of each run named `again`; infinite
+        for a failure. Remeasurements under other names are left out, so that the same tuning gives
+        the same result after them."""
+        runs = list(self.db.store.runs(self.here.id, _FUSED, kernel))
+        summary = summarise_runs(run for run in runs if not run.campaign.endswith(REMEASURED))
+        seconds = [timing.seconds for timing in summary.values()]
+        return [*seconds, *(run.seconds for run in runs if run.campaign == again)] or [math.inf]
+
+    def _named(self, campaign: str) -> Iterator[tuple[Cut, Tried]]:
+        """Every stored run under this name."""
+        count = len(edges_of(self.program).pairs)
+        for run in self._machine.stored(self.program, _FUSION):
+            took = run.measurement.context.get(HARDWARE_S)
+            if run.campaign == campaign and isinstance(took, float):
+                cut = Cut.read(str(run.config[CUT]), count)
+                yield cut, Tried.of(cut, run.measurement)
+
     def _references(self, whole: Cut, compiler: Cut) -> None:
         """Measure the defaults, once for all tunings."""
-        stored = dict(self.runs.named(_REFERENCE))
+        stored = dict(self._named(_REFERENCE))
         self._progress("measure the defaults", 0, 2)
         for cut in dict.fromkeys((whole, compiler)):
-            tried = stored.get(cut) or self.runs.measure(cut, _REFERENCE)
+            tried = stored.get(cut) or self._run(cut, _REFERENCE)
             self.done.defaults.append(tried)
             self.done.reference_s += tried.hardware_s
 
     def _settle(self) -> None:
         """Run the fastest again."""
         done, label = self.done, self.label + AGAIN
-        stored = dict(self.runs.named(label))
+        stored = dict(self._named(label))
         self._progress("run the fastest again", 0, MOST_AGAIN)
 
         def again(cut: Cut) -> None:
-            tried = stored.get(cut) or self.runs.again(cut, label)
+            tried = stored.get(cut) or self._run_again(cut, label)
             done.again.append(tried)
             self._progress("run the fastest again", len(done.again), MOST_AGAIN)
             done.rounds_s += 0.0 if cut in stored else tried.hardware_s
 
         done.settled = settled(
-            done.ran, self.runs.kernels_of, lambda name: self.runs.timings(name, label), again
+            done.ran, self._kernels_of, lambda name: self._timings(name, label), again
         )
 
     def _rounds(self) -> None:
         """Run the defaults and the winner in rounds, all kernels timed anew."""
         done, label, count = self.done, self.label + ROUNDS, self.request.rounds
         done.rounds = {one.cut: [] for one in done.contenders}
-        for cut, tried in self.runs.named(label):
+        for cut, tried in self._named(label):
             if cut in done.rounds:
                 done.rounds[cut].append(tried)
         for turn in turns(done.rounds, count, lambda at: self._progress("rounds", at, count)):
             for cut in turn:
-                tried = self.runs.again(cut, label)
+                tried = self._run_again(cut, label)
                 done.rounds[cut].append(tried)
                 done.rounds_s += tried.hardware_s
 

@@ -61,13 +61,15 @@ class Ranking:
 def ranking(
     query: Query, pattern: Pattern, by: str, model_s: float, *, seed: int, report: Report
 ) -> Ranking:
-    """Rank the configurations by one of `RANKERS`, or with an empty `by` as a query does. If the
-    space is too large for a prediction of every configuration, the cost model is searched for
-    `model_s` seconds.
+    """Rank the configurations by one of `RANKERS`, or with an empty `by` as a query does, unless
+    `model_s` is 0. If the space is too large for a prediction of every configuration, the cost
+    model is searched for `model_s` seconds.
 
     Raises: NothingFound without neighbours or model, as requested; UsageError for the analytical
     model of another platform than `cpu`; MissingDependency without numba, which it needs.
     """
+    if not model_s and not by:
+        return Ranking(HARDWARE)
     if by == "analytical":
         return _analytical(query, pattern, seed)
     rankers = Rankers(query)
@@ -176,7 +178,9 @@ class MatrixTuning:
         middle of it.
         """
         query = build_query(self.db, pattern, self.here, op)
-        ranked = self._ranked(query, pattern)
+        by, model_s, seed = self.request.by, self.request.model_s, self.request.seed
+        report = self._report("predict", model_s)
+        ranked = ranking(query, pattern, by, model_s, seed=seed, report=report)
         done = Tuned(
             subject=pattern,
             default=query.default,
@@ -189,13 +193,6 @@ class MatrixTuning:
         if self.request.hardware_s:
             self._measure(done, ranked, query)
         return done, ranked
-
-    def _ranked(self, query: Query, pattern: Pattern) -> Ranking:
-        by, model_s, seed = self.request.by, self.request.model_s, self.request.seed
-        if not model_s and not by:
-            return Ranking(HARDWARE)
-        report = self._report("predict", model_s)
-        return ranking(query, pattern, by, model_s, seed=seed, report=report)
 
     def _measure(self, done: Tuned, ranked: Ranking, query: Query) -> None:
         request = self.request

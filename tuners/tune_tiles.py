@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,22 +28,12 @@ from indexer.programs.tensors.cutting import pieces_of
 from indexer.runners.base import RunOptions
 from tuners.search import Effort, Trials, Tuned, final_rounds, in_order
 
+if TYPE_CHECKING:
+    from embeddb.cost_model.graph_model import GraphModel
+
 _OP = Op("tile")
 #: Most tiles to rank; of more legal ones, a sample stratified by size.
 _MOST_RANKED = 2000
-
-
-class RanksTiles(Protocol):
-    """A model of op `tile` (`embeddb.cost_model.graph_model.GraphModel`)."""
-
-    version: str
-
-    @property
-    def analysed(self) -> bool:
-        """True if it predicts the error of the analytical model."""
-
-    def predict(self, kernel: TensorGraph, configs: Sequence[Config]) -> NDArray[np.float64]:
-        """Scores float64[c], lower is faster. Raises: ModelError where it cannot predict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +62,7 @@ class TileTuning:
     runner: Any
     here: Platform
     request: TileTuneRequest
-    model: RanksTiles | None = None
+    model: GraphModel | None = None
     progress: Progress = ignore_progress
 
     def run(self, kernels: Sequence[TensorGraph]) -> tuple[list[Tuned], dict[str, str]]:
@@ -92,9 +82,11 @@ class TileTuning:
         return tuned, skipped
 
     def _one(self, kernel: TensorGraph) -> Tuned:
-        machine = Machine(self.db, self.runner, self.here, self.request.options)
-        effort = Effort(rounds=self.request.rounds)
-        with Trials(machine, kernel, _OP, self._campaign()) as trials:
+        request, version = self.request, "" if self.model is None else self.model.version[:8]
+        machine = Machine(self.db, self.runner, self.here, request.options)
+        effort = Effort(rounds=request.rounds)
+        campaign = f"tune:tiles/{request.by}/{version}/{request.seed}"
+        with Trials(machine, kernel, _OP, campaign) as trials:
             done, first = self._chosen(kernel, list(trials.stored()))
             in_order(done, trials, first, effort, lambda _: None)
             final_rounds(done, trials, effort, lambda _: None)
@@ -129,10 +121,6 @@ class TileTuning:
         if self.model is not None and (self.model.analysed or self.here.name != ANALYSED):
             return "model"
         return "analytical" if self.here.name == ANALYSED else "neighbours"
-
-    def _campaign(self) -> str:
-        version = "" if self.model is None else self.model.version[:8]
-        return f"tune:tiles/{self.request.by}/{version}/{self.request.seed}"
 
 
 def _ranked(tiles: Sequence[Config], scores: NDArray[np.float64]) -> list[Config]:

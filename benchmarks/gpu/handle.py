@@ -25,8 +25,7 @@ from sections import Options, run
 import embeddb
 from embeddb.core.config import Op
 from embeddb.handle.choice import CompileOptions, Wanted
-from embeddb.handle.cuda import CudaProducts
-from embeddb.handle.cuda_matrix import csr_of
+from embeddb.handle.cuda import CudaProducts, csr_of
 from embeddb.handle.tensors import TensorHandle
 from embeddb.kernels.cuda.device import Device, gpu
 from embeddb.kernels.cuda.plan import plan

@@ -355,12 +355,9 @@ def is_foreign(op: str) -> bool:
 
 def operation_of(name: str) -> tuple[Operation, WorkloadKind]:
     """An operation and the kind it runs on. Raises: UsageError if there is none of this name."""
-    entry = _OPERATIONS.get(name)
-    if entry is None and operation_exists(name):
-        entry = _OPERATIONS[name]
-    if entry is None:
+    if not operation_exists(name):
         raise UsageError(f"no kernel {name!r}", hint=f"kernels: {', '.join(_OPERATIONS)}")
-    return entry
+    return _OPERATIONS[name]
 
 
 def operations() -> tuple[Operation, ...]:

@@ -15,8 +15,6 @@ from embeddb.core.kinds import kind_of
 from embeddb.core.repr_html import html_of
 from embeddb.core.sizes import MAX_DIM, Sizes
 
-__all__ = ["MAX_DIM", "Pattern", "stub_id"]
-
 #: Groups of generated patterns, a family each (`indexer.generated`).
 GENERATED = frozenset(
     f"generated-{family}"

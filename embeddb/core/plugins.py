@@ -21,10 +21,13 @@ import traceback
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from embeddb.core.errors import EmbeddbError, MissingDependency, PluginError, UsageError
 from embeddb.core.files.safe_read import reason_of
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 _HOMES = {
     "reader": "indexer.readers",
@@ -50,26 +53,25 @@ def load(kind: str, name: str) -> Any:
         names = ", ".join(sorted(plugins)) or "none"
         hint = f"{kind}s there are: {names}{_missing_folders()}"
         raise UsageError(f"no {kind} named {name!r}", hint=hint)
-    where, target = plugins[name]
+    target = plugins[name]
+    where = target if isinstance(target, str | Path) else target.value
     try:
-        if where == "module":
-            module, _, attribute = target.partition(":")
-            return getattr(importlib.import_module(module), attribute or "PLUGIN")
-        if where == "file":
+        if isinstance(target, Path):
             return _load_file(kind, name, target)
-        from importlib.metadata import EntryPoint
-
-        return EntryPoint(name, target, f"embeddb.{kind}").load()
+        if not isinstance(target, str):
+            return target.load()
+        module, _, attribute = target.partition(":")
+        return getattr(importlib.import_module(module), attribute or "PLUGIN")
     except (SyntaxError, AttributeError) as e:
         raise UsageError(
-            f"{kind} {name} ({target}): {e}", hint="see docs/howto/new-reader.md"
+            f"{kind} {name} ({where}): {e}", hint="see docs/howto/new-reader.md"
         ) from e
     except ImportError as e:
-        raise MissingDependency(f"{kind} {name} ({target}): {e}") from e
+        raise MissingDependency(f"{kind} {name} ({where}): {e}") from e
     except EmbeddbError:
         raise
     except Exception as e:
-        raise PluginError(f"{kind} {name} ({target}): {reason_of(e)}") from e
+        raise PluginError(f"{kind} {name} ({where}): {reason_of(e)}") from e
 
 
 def raised(error: Exception) -> str:
@@ -85,7 +87,7 @@ def ships(plug: object) -> bool:
     return type(plug).__module__.partition(".")[0] in ("embeddb", "indexer", "tuners")
 
 
-def _shipped(kind: str, name: str) -> dict[str, tuple[str, str]]:
+def _shipped(kind: str, name: str) -> dict[str, str]:
     """A plug-in of the package itself, found without a scan of installed distributions, which takes
     longer than a query's search and vote together."""
     if kind not in _HOMES:
@@ -93,31 +95,30 @@ def _shipped(kind: str, name: str) -> dict[str, tuple[str, str]]:
     stem = name.replace("-", "_")
     home = _home(kind)
     if target := getattr(home, "PLUGINS", {}).get(name):
-        return {name: ("module", target)}
+        return {name: target}
     if stem.startswith("_") or not stem.isidentifier() or not _defines_plugin(home.__path__, stem):
         return {}
-    return {name: ("module", f"{_HOMES[kind]}.{stem}")}
+    return {name: f"{_HOMES[kind]}.{stem}"}
 
 
 @cache
-def _locate(kind: str, extra: str) -> dict[str, tuple[str, str]]:
+def _locate(kind: str, extra: str) -> dict[str, str | Path | EntryPoint]:
+    """A file, `module:attribute`, or what a distribution states, by the name of each plug-in."""
     if kind not in _HOMES:
         raise UsageError(f"no plug-ins of kind {kind!r}", hint=f"kinds: {', '.join(_HOMES)}")
     from importlib.metadata import entry_points
 
-    plugins: dict[str, tuple[str, str]] = {}
+    plugins: dict[str, str | Path | EntryPoint] = {}
     for point in entry_points(group=f"embeddb.{kind}"):
-        plugins[point.name] = ("entry", point.value)
+        plugins[point.name] = point  # read when it is loaded: its text may be damaged
     for folder in reversed(_folders(extra)):
         for file in sorted(Path(folder, f"{kind}s").glob("[!_]*.py")):
-            plugins[_public(file.stem)] = ("file", str(file))
+            plugins[_public(file.stem)] = file
     home = _home(kind)
     for info in pkgutil.iter_modules(home.__path__):
         if not info.name.startswith("_") and _defines_plugin(home.__path__, info.name):
-            plugins[_public(info.name)] = ("module", f"{_HOMES[kind]}.{info.name}")
-    for name, target in getattr(home, "PLUGINS", {}).items():
-        plugins[name] = ("module", target)
-    return plugins
+            plugins[_public(info.name)] = f"{_HOMES[kind]}.{info.name}"
+    return plugins | getattr(home, "PLUGINS", {})
 
 
 def _home(kind: str) -> ModuleType:
@@ -160,7 +161,7 @@ def _defines_plugin(paths: Any, stem: str) -> bool:
 
 
 @cache
-def _load_file(kind: str, name: str, path: str) -> Any:
+def _load_file(kind: str, name: str, path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(f"embeddb_plugin_{kind}_{name}", path)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path}: not a Python file")

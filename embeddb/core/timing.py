@@ -34,7 +34,7 @@ def summarise_runs(
     runs: Iterable[Run], normal: Callable[[], State] | None = None
 ) -> dict[Config, TimingSummary]:
     """Summarise runs of one workload, op and platform by configuration. `normal` returns the usual
-    state of the machine (`embeddb.store.usual_state.usual_at`); called only where runs have a
+    state of the machine (`embeddb.store.Store.usual_at`); called only where runs have a
     state."""
     by_config: dict[Config, list[Run]] = {}
     for run in runs:
@@ -59,7 +59,7 @@ def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> TimingSu
     if len(timed) > 1:
         if runs[0].op.traits.minimum:
             timed = [(s, m) for s, m in timed if m.of_program] or timed
-        elif normal is not None and any(has_state(m.context) for _, m in timed):
+        elif normal is not None and any(k.startswith(_PREFIX) for _, m in timed for k in m.context):
             usual = normal()
             timed = [(s, m) for s, m in timed if not is_outlier(m.context, usual)] or timed
     times = sorted(s for s, _ in timed)
@@ -140,11 +140,6 @@ def state_of(context: Mapping[str, Any]) -> dict[str, float]:
     """State in a run's context, without the drift; empty where it has none."""
     figures = ((k, v) for k, v in context.items() if k.startswith(_PREFIX) and k != _DRIFT)
     return {k.removeprefix(_PREFIX): float(v) for k, v in figures if _positive(v)}
-
-
-def has_state(context: Mapping[str, Any]) -> bool:
-    """Return true if a run's context contains the machine's state."""
-    return _DRIFT in context or any(k.startswith(_PREFIX) for k in context)
 
 
 def median_state(states: Iterable[State]) -> dict[str, float]:

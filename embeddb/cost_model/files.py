@@ -57,11 +57,9 @@ class CostModelFiles:
     def find_graph_model(self, platform: Platform, op: Op) -> tuple[GraphModel | None, str]:
         """The model of tensor kernels for an op on a platform, or one line on why it cannot be
         used."""
-
-        def mismatch(model: GraphModel) -> str:
-            return model.mismatch(platform, op)
-
-        return self._first("kernels", _graph_model, platform, op, mismatch)
+        return self._first(
+            "kernels", _graph_model, platform, op, lambda model: model.mismatch(platform, op)
+        )
 
     def tower(self, platform: Platform, op: Op) -> ConfigTower | None:
         """The configuration tower for an op on a platform instance; None where there is none.

@@ -142,10 +142,6 @@ class GaussianProcess:
         tensors["logs"] = _fitted(tensors, seed)
         return cls(tensors)
 
-    @property
-    def samples(self) -> int:
-        return len(self._row)
-
     def score(self, at: Inputs, *, detailed: int) -> tuple[Floats, Floats]:
         """float64[c] log gains of configurations on one matrix, up to a constant, and float64[c]
         standard deviations: of the `detailed` best, and the largest of these for the others (nan

@@ -70,21 +70,15 @@ class KernelTrees(GraphPredictor):
         return np.concatenate([rows, analytical], axis=1)
 
     def predicted(self, graph: KernelGraph, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        analytical = rows[:, len(TILE) :] if self._analysis is not None else None
-        table = table_of(graph, rows[:, : len(TILE)], analytical)
-        error = np.asarray(self._forest.score(table)[0], dtype=np.float32)
-        return error if analytical is None else analytical[:, 0] + error
+        error = np.asarray(self._forest.score(table_of(graph, rows))[0], dtype=np.float32)
+        return error if self._analysis is None else rows[:, len(TILE)] + error
 
 
-def table_of(
-    graph: KernelGraph,
-    tiles: NDArray[np.float32],
-    analytical: NDArray[np.float32] | None = None,
-) -> NDArray[np.float32]:
-    """Inputs float32[c,f] of the trees for a kernel under tiles float32[c,t]; `analytical`
-    float32[c,12] are the analytical model's columns (`Analysis.rows`), where it is used."""
-    table = flat_rows(graph, tiles)
-    return table if analytical is None else np.concatenate([table, analytical], axis=1)
+def table_of(graph: KernelGraph, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Inputs float32[c,f] of the trees for a kernel and the rows float32[c,t] of tiles
+    (`KernelTrees.rows`)."""
+    plain = flat_rows(graph, rows[:, : len(TILE)])
+    return np.concatenate([plain, rows[:, len(TILE) :]], axis=1)
 
 
 def _analysis(read: Mapping[str, Any]) -> Analysis | None:

@@ -26,7 +26,6 @@ from embeddb.core.errors import EmbeddbError, InputError, ModelError
 from embeddb.core.files import model_file
 from embeddb.core.files.safe_read import reason_of, refusing
 from embeddb.core.nn_numpy import below
-from embeddb.core.sizes import Sizes
 from embeddb.cost_model import Problem
 from embeddb.cost_model.encoders.inputs import (
     ConfigColumns,
@@ -105,6 +104,12 @@ def platform_mismatch(card: Mapping[str, Any], kernel: str, platform: Platform, 
     if trained_on["space"] != space_digest(platform, op):
         return f"trained for another space of {platform.name} {op.name} than it has now"
     return ""
+
+
+def rest_of(prior: Arrays, configs: Sequence[Config]) -> Floats:
+    """float64[c]: the residual gains of configurations in a prior, 0 of those not measured."""
+    by_id = {bytes(i): float(r) for i, r in zip(prior["ids"], prior["rest"], strict=True)}
+    return np.array([by_id.get(bytes.fromhex(c.id), 0.0) for c in configs])
 
 
 class CostModel:
@@ -190,13 +195,14 @@ class CostModel:
         """The ops it was trained on."""
         return tuple(Op.parse(text) for text in self.card["ops"])
 
+    def nearest_op(self, op: Op) -> Op:
+        """The op of the nearest width that it was trained on."""
+        return min(self.ops, key=lambda own: abs(math.log2(own.width / op.width)))
+
     @cached_property
     def table(self) -> TreeTable:
         """The columns that trees read."""
-        own, settings = len(self.card["layout"]), self.card["settings"]
-        facts = tuple((str(name), float(rest)) for name, rest in self.card.get("facts", ()))
-        derived = len(self.card.get("quantities", ()))
-        return TreeTable(self.card["vector"], own, tuple(settings["parts"]), derived, facts)
+        return TreeTable.from_card(self.card)
 
     @cached_property
     def _forest(self) -> Forest:
@@ -288,10 +294,12 @@ class CostModel:
             gain = fit["slope"] * (gain - gain.mean())
             return gain, fit["factor"] * np.hypot(deviation, fit["floor"])
         if self.predictor == "trees":
-            each = self._by_trees(problem, tuple(configs))
+            source_score = None if self.source is None else self.source.score(problem, configs)[0]
+            columns = self._columns_of(problem, tuple(configs))
+            table = self.table.of(problem, configs, source_score, columns)
+            each = self._forest.score(table)
         else:
-            ready = self._prepared(problem.platform, problem.op, tuple(configs), problem.sizes)
-            each = self._by_networks(problem.vector, ready, problem.op)
+            each = self._by_networks(problem, tuple(configs))
         each = fit["slope"] * each
         each -= each.mean(axis=1, keepdims=True)
         spread = np.sqrt(each.var(axis=0) + fit["floor"] ** 2)
@@ -315,25 +323,14 @@ class CostModel:
 
     def _correlation(self, problem: Problem, configs: Sequence[Config]) -> Floats:
         columns = ConfigColumns(problem.platform, problem.op, configs)
-        return self._process_of(problem.op).correlation(columns.on(problem))
+        return self._processes[self.nearest_op(problem.op)].correlation(columns.on(problem))
 
     def _by_process(
         self, problem: Problem, configs: tuple[Config, ...], detailed: int = _DETAILED
     ) -> tuple[Floats, Floats]:
         """Log gains float64[c] and standard deviations."""
         inputs = self._columns_of(problem, configs).on(problem)
-        return self._process_of(problem.op).score(inputs, detailed=detailed)
-
-    def _process_of(self, op: Op) -> GaussianProcess:
-        """The process of the nearest width."""
-        near = min(self.ops, key=lambda own: abs(math.log2(own.width / op.width)))
-        return self._processes[near]
-
-    def _by_trees(self, problem: Problem, configs: tuple[Config, ...]) -> Floats:
-        """Log gains float64[members,c]."""
-        source_score = None if self.source is None else self.source.score(problem, configs)[0]
-        columns = self._columns_of(problem, configs)
-        return self._forest.score(self.table.of(problem, configs, source_score, columns))
+        return self._processes[self.nearest_op(problem.op)].score(inputs, detailed=detailed)
 
     def _columns_of(self, problem: Problem, configs: tuple[Config, ...]) -> ConfigColumns:
         """Configurations prepared for any matrix; the last few sets are cached."""
@@ -344,24 +341,19 @@ class CostModel:
             columns = _remember(self._columns, key, own)
         return columns
 
-    def _by_networks(self, vector: NDArray[np.float32], ready: _Prepared, op: Op) -> Floats:
+    def _by_networks(self, problem: Problem, configs: tuple[Config, ...]) -> Floats:
         """Log gains float64[members,c], the prior included."""
-        x = matrix_inputs(np.asarray(vector)[None], [op], self.below("scale."))
+        ready = self._prepared(problem, configs)
+        x = matrix_inputs(np.asarray(problem.vector)[None], [problem.op], self.below("scale."))
         if "featurizer" not in self.card["settings"]["parts"]:
             x[:, :-1] = 0
         members = enumerate(ready.members)
         each = np.array([self.form.scores(self.below(f"member.{i}."), x, m) for i, m in members])
         return np.asarray(self.card["calibration"].get("trust", 1.0) * each + ready.prior)
 
-    def _prepared(
-        self,
-        platform: Platform,
-        op: Op,
-        configs: tuple[Config, ...],
-        sizes: Sizes,
-    ) -> _Prepared:
-        settings = self.card["settings"]
-        nests = nest_inputs(platform, op, configs, sizes)
+    def _prepared(self, problem: Problem, configs: tuple[Config, ...]) -> _Prepared:
+        settings, platform, op = self.card["settings"], problem.platform, problem.op
+        nests = nest_inputs(platform, op, configs, problem.sizes)
         key = (platform.digest, op, configs)
         cached = self._remembered.get(key)
         if cached is not None and np.array_equal(cached.nests, nests):
@@ -383,12 +375,9 @@ class CostModel:
         """Mean log gain float64[c], from the nearest width it was trained on."""
         if not self.card["settings"]["residual"]:
             return np.zeros(len(configs))
-        near = min(self.ops, key=lambda o: abs(math.log2(o.width / op.width)))
-        prior = self.below(f"prior.{near}.")
-        rest_of = {bytes(i): float(r) for i, r in zip(prior["ids"], prior["rest"], strict=True)}
-        rest = [rest_of.get(bytes.fromhex(c.id), 0.0) for c in configs]
+        prior = self.below(f"prior.{self.nearest_op(op)}.")
         own = nests[:, :HOMOGENEOUS_DIM] @ prior["nest"]
-        return np.asarray(own + latents @ prior["latent"] + np.array(rest))
+        return np.asarray(own + latents @ prior["latent"] + rest_of(prior, configs))
 
     # -- checks ----------------------------------------------------------------------------
 
@@ -423,18 +412,14 @@ class CostModel:
             self._check_networks()
 
     def _check_trees(self) -> None:
-        """Read the trees and their source, which checks them."""
+        """Read the trees, which checks them, and their source: a model of the same kernel and d
+        inputs, whose predictions are inputs here."""
         d, names = self.card["vector"], self.card["layout"]
         if type(d) is not int or not 0 < d <= _MOST_COLUMNS or not isinstance(names, list):
             raise ModelError("its card does not say what the trees read")
         if self.table.width > _MOST_COLUMNS:
             raise ModelError(f"its trees read more than {_MOST_COLUMNS} numbers")
         _ = self._forest
-        self._check_source(d)
-
-    def _check_source(self, d: int) -> None:
-        """Read the source: a model of the same kernel and d inputs, whose predictions are inputs
-        here."""
         card = self.card
         if "source" not in card:
             return

@@ -89,11 +89,6 @@ class ConfigTower:
         out[:, :-1] /= math.sqrt(out.shape[1] - 1)
         return out
 
-    def score(self, matrix: Floats, configs: Sequence[Config]) -> NDArray[np.float64]:
-        """float64[c] predicted log gain over the mean configuration, for a matrix's vector
-        float32[r]. Raises: as `vectors`."""
-        return (self.vectors(configs) @ _extended(matrix)).astype(np.float64)
-
     def best(self, matrix: Floats, space: ConfigSpace, count: int) -> list[Config]:
         """Up to `count` legal configurations of `space`, best first, by the inner product with a
         matrix's vector float32[r]. The first call computes the vectors of the whole space."""
@@ -109,7 +104,8 @@ class ConfigTower:
     def _ranked(self, matrix: Floats, count: int) -> Iterator[Config]:
         """The configurations of the platform's space, best first: some, then all."""
         configs, index = self._indexed()
-        query, tried = _extended(matrix)[None], 0
+        # The 1 is for the configuration's bias.
+        query, tried = np.append(matrix, 1.0).astype(np.float32)[None], 0
         for many in (min(_SPARE * count, len(configs)), len(configs)):
             _, places = index.search(query, many)
             yield from (configs[at] for at in places[0, tried:].tolist())
@@ -134,11 +130,6 @@ class ConfigTower:
             return self._whole
 
 
-def _extended(matrix: Floats) -> Floats:
-    """float32[r+1], the vector with a 1 for the configuration's bias."""
-    return np.append(matrix, 1.0).astype(np.float32)
-
-
 class ConfigTowers:
     """The towers of one model file."""
 
@@ -159,18 +150,14 @@ class ConfigTowers:
         space has changed since. Raises: ModelError for tensors that do not fit."""
         key = unit_key(platform.id, op)
         if key not in self._towers:
-            units = {unit_key(unit["platform"], Op.parse(unit["op"])): unit for unit in self.units}
+            own = self.card["units"]
+            units = {unit_key(unit["platform"], Op.parse(unit["op"])): unit for unit in own}
             unit = units.get(key)
             if unit is None or unit["space"] != space_digest(platform, op):
                 return None
-            at = self.units.index(unit)
+            at = own.index(unit)
             tensors = below(self._tensors, f"trunks.{unit['trunk']}.")
             head = below(self._tensors, f"heads.{at}.")
             tensors |= {f"head.{name}": array for name, array in head.items()}
             self._towers[key] = ConfigTower(platform, op, tensors)
         return self._towers[key]
-
-    @property
-    def units(self) -> list[dict[str, Any]]:
-        """Operations and platform instances it was trained on, with held-out figures."""
-        return list(self.card["units"])

@@ -62,24 +62,22 @@ class Forest:
         if sum(len(tensors["splits"]) for tensors in members) > _MOST_TREES:
             raise ModelError(f"it has more than {_MOST_TREES} trees")
         checked = [_read(tensors, i, blocks[-1].stop) for i, tensors in enumerate(members)]
-        ends = np.cumsum([0, *(len(m.full) for m in checked)])
-        self._first = ends[:-1]
-        self._full = np.concatenate([m.full for m in checked])
-        leaves = np.concatenate([m.leaves for m in checked])
-        self._leaf = np.cumsum(leaves) - leaves
-        self._value = np.concatenate([m.value for m in checked])
-        tree = np.concatenate([m.tree + e for m, e in zip(checked, ends, strict=False)])
-        feature = np.concatenate([m.feature for m in checked])
-        threshold = np.concatenate([m.threshold for m in checked])
-        reachable = np.concatenate([m.reachable for m in checked], axis=1)
+        ends = np.cumsum([0, *(len(member["full"]) for member in checked)])
+        for member, end in zip(checked, ends, strict=False):
+            member["tree"] += end
+        own = {name: np.concatenate([m[name] for m in checked], axis=-1) for name in checked[0]}
+        self._first, self._full, self._value = ends[:-1], own["full"], own["value"]
+        self._leaf = np.cumsum(own["leaves"]) - own["leaves"]
+        tree, feature, threshold = own["tree"], own["feature"], own["threshold"]
+        reachable = own["reachable"]
         self._blocks = []
         for block in blocks:
-            own = np.flatnonzero((feature >= block.start) & (feature < block.stop))
-            if own.size:
-                first = np.flatnonzero(np.diff(tree[own], prepend=-1))
-                which = feature[own] - block.start
+            at = np.flatnonzero((feature >= block.start) & (feature < block.stop))
+            if at.size:
+                first = np.flatnonzero(np.diff(tree[at], prepend=-1))
+                which = feature[at] - block.start
                 self._blocks.append(
-                    _Block(block, which, threshold[own], reachable[:, own], tree[own[first]], first)
+                    _Block(block, which, threshold[at], reachable[:, at], tree[at[first]], first)
                 )
 
     def score(self, table: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -156,22 +154,10 @@ def _distinct(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], Ints]:
     return own[first], at.reshape(-1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Member:
-    """Checked trees: `tree` int64[n] of each split, `reachable` uint32[2,n], `leaves` int64[t] and
-    the bits of all of them, `full` uint32[t]."""
-
-    feature: Ints
-    threshold: NDArray[np.float32]
-    tree: Ints
-    reachable: Bits
-    leaves: Ints
-    full: Bits
-    value: NDArray[np.float32]
-
-
-def _read(tensors: Arrays, member: int, columns: int) -> _Member:
-    """Raises: ModelError, or KeyError for a tensor that is missing."""
+def _read(tensors: Arrays, member: int, columns: int) -> dict[str, NDArray[Any]]:
+    """Checked trees by name: `feature`, `threshold` and `value` as they are, `tree` int64[n] of
+    each split, `reachable` uint32[2,n], `leaves` int64[t] and the bits of all of them, `full`
+    uint32[t]. Raises: ModelError, or KeyError for a tensor that is missing."""
     for name, dtype in TENSORS.items():
         array = tensors[name]
         if array.dtype != dtype or array.ndim != 1:
@@ -193,9 +179,15 @@ def _read(tensors: Arrays, member: int, columns: int) -> _Member:
     tree = np.repeat(np.arange(t), splits)
     reachable = _reachable(splits, tree, left, right, member)
     full = ((np.uint64(1) << (splits + 1).astype(np.uint64)) - np.uint64(1)).astype(np.uint32)
-    return _Member(
-        feature, tensors["threshold"], tree, reachable, splits + 1, full, tensors["value"]
-    )
+    return {
+        "feature": feature,
+        "threshold": tensors["threshold"],
+        "value": tensors["value"],
+        "tree": tree,
+        "reachable": reachable,
+        "leaves": splits + 1,
+        "full": full,
+    }
 
 
 def _reachable(splits: Ints, tree: Ints, left: Ints, right: Ints, member: int) -> Bits:

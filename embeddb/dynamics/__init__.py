@@ -7,27 +7,15 @@ docs/reference/dynamics.md describes how each one is obtained and which are abse
 
 from __future__ import annotations
 
-from embeddb.dynamics.profile import MAX_ACCESSES, profile
-from embeddb.dynamics.record import (
-    SOURCES,
-    TABLE_5,
-    Cache,
-    Counter,
-    Dynamics,
-    ReuseHistogram,
-    caches_of,
-)
-from embeddb.dynamics.walk import Execution, execution_of
+from embeddb.dynamics.profile import profile
+from embeddb.dynamics.record import TABLE_5, Cache, Counter, Dynamics, caches_of
+from embeddb.dynamics.walk import execution_of
 
 __all__ = [
-    "MAX_ACCESSES",
-    "SOURCES",
     "TABLE_5",
     "Cache",
     "Counter",
     "Dynamics",
-    "Execution",
-    "ReuseHistogram",
     "caches_of",
     "execution_of",
     "profile",

@@ -69,7 +69,7 @@ def profile(
     _, other = TYPES.get(op.dtype, ("", ""))
     names = [name for name in TABLE_5 if other and name.endswith(other)]
     counters = {name: Counter(0.0, "instructions", "model") for name in names} | _lines(threads)
-    missing = {name: _reason(name, counters) for name in TABLE_5 if name not in counters}
+    missing = {name: _reason(name) for name in TABLE_5 if name not in counters}
     counts = reuse.counts.sum(axis=0)
     top = int(np.flatnonzero(counts)[-1]) + 1 if counts.any() else 0
     histogram = ReuseHistogram(
@@ -78,9 +78,12 @@ def profile(
         reuse.unit_bytes,
         reuse.share,
     )
-    notes = () if reuse.share == 1 else (_sampled(reuse.share, max_accesses),)
-    quantities = {**_quantities(parts), **_localities(parts, counters)}
-    return Dynamics(counters, missing, quantities, histogram, threads, notes)
+    sampled = (
+        f"more than {max_accesses} accesses: reuse is from a window of each thread's entries, "
+        f"{100 * reuse.share:.3g} % of all, and its misses are an upper estimate"
+    )
+    notes = () if reuse.share == 1 else (sampled,)
+    return Dynamics(counters, missing, _quantities(parts, counters), histogram, threads, notes)
 
 
 def imbalance(tasks: Tasks, ex: Execution, tiling: Tiling) -> float:
@@ -109,7 +112,9 @@ def _lines(counts: NDArray[np.float64]) -> dict[str, Counter]:
     return counters
 
 
-def _quantities(p: Parts) -> dict[str, Counter]:
+def _quantities(p: Parts, counters: Mapping[str, Counter]) -> dict[str, Counter]:
+    """Amounts and ratios. Data locality Q/D at each level is compulsory bytes over those that pass
+    into and out of it, at most 1 ("Performance Embeddings", Section 4, for main memory)."""
     least, most = _bytes(p)
     quantities = {
         "flops": Counter(p.flops, "flops", "model"),
@@ -124,14 +129,6 @@ def _quantities(p: Parts) -> dict[str, Counter]:
         quantities[name] = Counter(ratio, "ratio", "simulated", "of accesses to dense rows")
     for name, value in _imbalances(p).items():
         quantities[name] = Counter(value, "ratio", "simulated", "busiest thread over mean")
-    return quantities
-
-
-def _localities(p: Parts, counters: Mapping[str, Counter]) -> dict[str, Counter]:
-    """Data locality Q/D at each level: compulsory bytes over those that pass into and out of it, at
-    most 1 ("Performance Embeddings", Section 4, for main memory)."""
-    least, _ = _bytes(p)
-    quantities = {}
     for cache in p.caches:
         moved = LINE_BYTES * sum(counters[name].value for name in LEVELS[cache.level])
         share = min(1.0, least / moved) if moved else 1.0
@@ -167,16 +164,7 @@ def _imbalances(p: Parts) -> dict[str, float]:
     return ratios
 
 
-def _reason(name: str, counters: dict[str, Counter]) -> str:
+def _reason(name: str) -> str:
     if name.startswith("FP_ARITH"):
         return _LANES
-    if name.startswith(("L", "CAS")) and name not in counters:
-        return "the size of this cache is unknown"
-    return _RUN
-
-
-def _sampled(share: float, limit: int) -> str:
-    return (
-        f"more than {limit} accesses: reuse is from a window of each thread's entries, "
-        f"{100 * share:.3g} % of all, and its misses are an upper estimate"
-    )
+    return "the size of this cache is unknown" if name.startswith(("L", "CAS")) else _RUN

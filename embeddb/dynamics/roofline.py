@@ -194,7 +194,8 @@ class Roofline:
 
     def __init__(self, pattern: Pattern, machine: Machine) -> None:
         self._pattern, self._machine = pattern, machine
-        self._walks = Walks(pattern)
+        self._part = middle_of(pattern, _LOOKED_AT)
+        self._walks: dict[tuple[Execution, bool], Walk] = {}
         self._shares: dict[tuple[Any, ...], float] = {}
 
     def seconds(
@@ -207,7 +208,7 @@ class Roofline:
     def _of(self, platform: Platform, op: Op, config: Mapping[str, Any]) -> float:
         threads = self._machine.threads
         ex, _ = execution_of(platform, op, config, pattern=self._pattern, threads=threads)
-        walk, nnz = self._walks.of(ex, op), self._pattern.nnz
+        walk, nnz = self.walk(ex, op), self._pattern.nnz
         cycles = cycles_of(
             op,
             config,
@@ -219,8 +220,21 @@ class Roofline:
         visited = nnz * (walk.stored if ex.slice else walk.blocks) * cycles.each
         visited += nnz * walk.segments * cycles.row
         compute = share * visited / self._machine.hertz
-        transfer = share * self._transfer(ex, op, config, walk)
+        # Transfers as if one thread did everything, at its part of the total rate: the number of
+        # outstanding misses of a core limits its memory rate even when it is alone.
+        levels = (self._machine.caches, self._machine.bytes_s, (ex.threads, ex.threads, 1))
+        transfer = share * max(
+            self._moved(ex, op, config, walk, size, apart) * threads / rate
+            for size, rate, apart in zip(*levels, strict=True)
+        )
         return max(compute, transfer) + self._overhead(ex, config, walk)
+
+    def walk(self, ex: Execution, op: Op) -> Walk:
+        """Walk of an execution, cached, whatever its tiles of dense columns, strips, schedule."""
+        key = _bare(ex), op.width == 1
+        if key not in self._walks:
+            self._walks[key] = walk_of(self._part, key[0], scalar=key[1])
+        return self._walks[key]
 
     # -- what threads share out --------------------------------------------------------------------
 
@@ -272,18 +286,6 @@ class Roofline:
         return seconds
 
     # -- what moves --------------------------------------------------------------------------------
-
-    def _transfer(self, ex: Execution, op: Op, config: Mapping[str, Any], walk: Walk) -> float:
-        """Seconds if one thread did everything, at its part of the total rate: the number of
-        outstanding misses of a core limits its memory rate even when it is alone."""
-        seconds = 0.0
-        levels = zip(
-            self._machine.caches, self._machine.bytes_s, (ex.threads, ex.threads, 1), strict=True
-        )
-        for size, rate, apart in levels:
-            moved = self._moved(ex, op, config, walk, size, apart)
-            seconds = max(seconds, moved * self._machine.threads / rate)
-        return seconds
 
     def _moved(
         self,
@@ -424,35 +426,21 @@ class Walk:
         return self.blocks / max(self.segments, 1e-9)
 
 
-class Walks:
-    """Visiting orders of one pattern, cached."""
-
-    def __init__(self, pattern: Pattern) -> None:
-        self._part = middle_of(pattern, _LOOKED_AT)
-        self._known: dict[tuple[Execution, bool], Walk] = {}
-
-    def of(self, ex: Execution, op: Op) -> Walk:
-        """Walk of an execution, whatever its tiles of dense columns, strips and schedule."""
-        key = _bare(ex), op.width == 1
-        if key not in self._known:
-            self._known[key] = self._looked_at(*key)
-        return self._known[key]
-
-    def _looked_at(self, ex: Execution, scalar: bool) -> Walk:
-        part = self._part
-        entries = entries_of(part, ex)
-        trace = entries.rows if by_columns(ex) else entries.columns
-        if scalar:
-            trace = trace * ex.block[1] * _VALUE // LINE_BYTES
-        nnz = max(part.nnz, 1)
-        return Walk(
-            ReuseCurve.of(trace),
-            entries.stored / nnz,
-            entries.rows.size / nnz,
-            entries.work.size / nnz,
-            matrix_bytes(entries, ex, _VALUE) / nnz,
-            max(1, entries.starts.size - 1),
-        )
+def walk_of(part: Pattern, ex: Execution, *, scalar: bool) -> Walk:
+    """Walk over a pattern; `scalar`: a row of the operand is one value."""
+    entries = entries_of(part, ex)
+    trace = entries.rows if by_columns(ex) else entries.columns
+    if scalar:
+        trace = trace * ex.block[1] * _VALUE // LINE_BYTES
+    nnz = max(part.nnz, 1)
+    return Walk(
+        ReuseCurve.of(trace),
+        entries.stored / nnz,
+        entries.rows.size / nnz,
+        entries.work.size / nnz,
+        matrix_bytes(entries, ex, _VALUE) / nnz,
+        max(1, entries.starts.size - 1),
+    )
 
 
 def by_columns(ex: Execution) -> bool:

@@ -51,10 +51,6 @@ class Reuse:
         total: NDArray[np.float64] = self.counts.sum(axis=1) + self.cold
         return total
 
-    @property
-    def unit_lines(self) -> int:
-        return -(-self.unit_bytes // LINE_BYTES)
-
 
 def unit_of(tiling: Tiling, row_bytes: int, value_bytes: int) -> tuple[int, tuple[int, int, int]]:
     """Size of a unit of reuse in bytes, and the address (a, b, c): row x, tile k is unit (x a + k
@@ -220,8 +216,9 @@ def by_thread(p: Parts) -> NDArray[np.float64]:
     # A row without entries is not visited, but its part of the result is written.
     empty = p.pattern.shape[0] - int(np.count_nonzero(np.diff(p.pattern.indptr)))
     zeros = 0.0 if p.sampled else empty * p.op.width * p.value / LINE_BYTES
+    unit_lines = -(-p.reuse.unit_bytes // LINE_BYTES)
     for at, cache in enumerate(p.caches):
-        columns, rows = p.reuse.by_thread[:, :, at].T * p.reuse.unit_lines
+        columns, rows = p.reuse.by_thread[:, :, at].T * unit_lines
         rows = rows + zeros * _shares(p, None)
         passes = _passes(p, cache)
         result = own * passes * p.entries.stored * p.value / LINE_BYTES * p.sampled

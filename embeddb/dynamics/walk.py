@@ -316,10 +316,15 @@ def execution_of(
     notes = []
     if config.get("reorder") == "rcm":
         notes.append("reorder = rcm: the rows are walked in the order of the file here")
+    by_tiles = config.get("merge") == "tiles"
+    if by_tiles:
+        # The loop over tiles of dense columns is the outermost where tiles are the tasks.
+        names = [name for name in nest.names if name != "k2"]
+        nest = LoopNest(nest.splits, complete_order(("k2", *names)))
     sliced = stored in ("sell", "ell", "sell16")
     position, outer = "pieces" in config, "merge" in config
     return Execution(
-        nest=_tiles_first(nest) if config.get("merge") == "tiles" else nest,
+        nest=nest,
         block=_block(config.get("block")) if stored == "bcsr" else (1, 1),
         slice=int(config.get("slice", 0)) if sliced else 0,
         sigma=int(config.get("sigma", 1)) if sliced else 1,
@@ -329,19 +334,13 @@ def execution_of(
         chunk=1 if position else 0 if outer else int(config.get("chunk", 0)),
         threads=1 if config.get("threads") == "one" else threads,
         pieces=int(config.get("pieces", 0)),
-        tiles_parallel=config.get("merge") == "tiles",
+        tiles_parallel=by_tiles,
     ), tuple(notes)
 
 
 def plain(threads: int) -> Execution:
     """Rows in order, whole dense rows, one block of rows per thread: OpenMP's default."""
     return Execution(LoopNest((1, 1, 1, 1), complete_order(("i2", "j2", "k2"))), threads=threads)
-
-
-def _tiles_first(nest: LoopNest) -> LoopNest:
-    """Make the loop over tiles of dense columns the outermost where tiles are the tasks."""
-    names = [name for name in nest.names if name != "k2"]
-    return LoopNest(nest.splits, complete_order(("k2", *names)))
 
 
 def _block(value: Any) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
-from embeddb.emit.library import TITLES, RuleText, checked_prefix, filled
+from embeddb.emit.library import PACK, TITLES, RuleText, checked_prefix, filled
 from embeddb.kernels.cuda.nvrtc import source
 from embeddb.kernels.cuda.plan import BLOCK_COLUMNS, SIZES, TYPES, Plan, plan
 
@@ -45,11 +45,6 @@ _DENSE = {
     "spmv": ("const @p@_value *x, @p@_value *y", "x, y"),
     "sddmm": ("const @p@_value *c, const @p@_value *b, @p@_value *values", "c, b, values"),
 }
-_PACK = """\
-- **Choice**: `@p@_create` takes the configuration that the rule in @p@_rule.h names, from sizes,
-  row pointers and some of the columns, or the first where that one's format would be mostly fill.
-  That file states the runs it was learned from and its held-out figures.
-"""
 _SUMS = """ Sums are added up in memory of
   the matrix: it may run in one stream at a time."""
 _FILLED = """ In windows, a NaN or infinity in a
@@ -205,7 +200,7 @@ class CudaLibrary:
             "ORDER": "it varies where rows are shared, and with it the last bits"
             if adds and not sampled
             else "the same in every call, and so are the bits",
-            "PACK": _PACK if self.rule is not None else "",
+            "PACK": PACK if self.rule is not None else "",
             "CONFIGS": "\n".join(f"    {config}" for config in self.configs),
         }
 

@@ -41,12 +41,22 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: str = _FORMAT
 
 
-def write_library(place: str | Path, contents: Mapping[str, str], manifest: Manifest) -> None:
-    """Write files by name into a folder, created if missing; files of an earlier library are
-    removed.
+def _write(
+    place: str | Path,
+    contents: Mapping[str, str],
+    *,
+    op: str,
+    configs: Sequence[Config],
+    prefix: str,
+    answer: str = "",
+) -> Manifest:
+    """Write files by name and their manifest into a folder, created if missing; files of an earlier
+    library are removed.
 
     Raises: UsageError for a folder with other contents; OSError.
     """
+    names = [str(config) for config in configs]
+    manifest = Manifest(op=op, configs=names, prefix=prefix, answer=answer, files=list(contents))
     path = Path(place)
     before = _earlier(path)
     path.mkdir(exist_ok=True)
@@ -58,6 +68,7 @@ def write_library(place: str | Path, contents: Mapping[str, str], manifest: Mani
             folder.remove(name)
     for name, text in contents.items():
         folder.write(name, text.encode())
+    return manifest
 
 
 def _earlier(path: Path) -> list[str]:
@@ -139,7 +150,8 @@ def emit_answer(
         )
         best = fit(next(own), op)
     library = _library(platform, op, [best], prefix=prefix, capability=capability)
-    return _written(library, [best], place, source=source, answer=answer.id)
+    contents, prefix = library.files(source), library.prefix
+    return _write(place, contents, op=str(op), configs=[best], prefix=prefix, answer=answer.id)
 
 
 def _is_library(config: Config) -> bool:
@@ -154,7 +166,7 @@ def emit_tensor(
     as C, a fusion plan as HLO.
 
     Raises: UsageError for another operation, and a prefix for HLO; as `TileLibrary`,
-    `fusion_files` and `write_library`.
+    `fusion_files`; for a folder with other contents; OSError.
     """
     config, source = Config(answer.best), f"answer {answer.id}"
     if answer.op == "tile":
@@ -167,11 +179,7 @@ def emit_tensor(
         raise UsageError("--prefix is for C names: a fusion plan is emitted as HLO")
     else:
         contents = fusion_files(subject, config, source)
-    manifest = Manifest(
-        op=answer.op, configs=[str(config)], prefix=prefix, answer=answer.id, files=list(contents)
-    )
-    write_library(place, contents, manifest)
-    return manifest
+    return _write(place, contents, op=answer.op, configs=[config], prefix=prefix, answer=answer.id)
 
 
 def emit_config(
@@ -179,10 +187,12 @@ def emit_config(
 ) -> Manifest:
     """Emit a configuration of a platform to a folder.
 
-    Raises: UsageError for another platform; as `Library`, `CudaLibrary` and `write_library`.
+    Raises: UsageError for another platform; as `Library` and `CudaLibrary`; for a
+    folder with other contents; OSError.
     """
     library = _library(platform, op, [config], prefix=prefix)
-    return _written(library, [config], place, source="a configuration")
+    contents = library.files("a configuration")
+    return _write(place, contents, op=str(op), configs=[config], prefix=library.prefix)
 
 
 def _library(
@@ -206,27 +216,6 @@ def _library(
     return CudaLibrary(op, configs, prefix=prefix, rule=rule, architecture=architecture)
 
 
-def _written(
-    library: Library | CudaLibrary,
-    configs: Sequence[Config],
-    place: str | Path,
-    *,
-    source: str,
-    answer: str = "",
-) -> Manifest:
-    """Write a library to a folder; `source`: the origin of its configurations."""
-    contents = library.files(source)
-    manifest = Manifest(
-        op=str(library.op),
-        configs=[str(config) for config in configs],
-        prefix=library.prefix,
-        answer=answer,
-        files=list(contents),
-    )
-    write_library(place, contents, manifest)
-    return manifest
-
-
 #: Largest number of kernels in a library.
 MOST = 12
 
@@ -245,8 +234,8 @@ def emit_pack(
     from the runs in `db` on one of its instances or on all, to a folder. For `cuda`, candidates are
     exact in their type and not cuSPARSE. Learning reports `progress`.
 
-    Raises: UsageError for an impossible number and another platform; as `learn_rule`, `Library`,
-    `CudaLibrary` and `write_library`.
+    Raises: UsageError for an impossible number and another platform; as `learn_rule`, `Library`
+    and `CudaLibrary`; for a folder with other contents; OSError.
     """
     if not 1 <= most <= MOST:
         raise UsageError(f"a pack of {most} kernels is not possible", hint=f"1 to {MOST}")
@@ -270,4 +259,5 @@ def emit_pack(
     library = _library(platform, op, rule.configs, prefix=prefix, rule=text, capability=capability)
     counted = f"{rule.patterns} matrices in {rule.groups} groups"
     source = f"a rule learned from {counted} on {rule.platform}"
-    return _written(library, rule.configs, place, source=source)
+    contents, prefix = library.files(source), library.prefix
+    return _write(place, contents, op=str(op), configs=rule.configs, prefix=prefix)

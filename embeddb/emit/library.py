@@ -47,11 +47,6 @@ class Part:
             return "plain" if form.reorder == "none" else form.reorder
         return _CONVERSIONS[form.format]
 
-    @property
-    def fills(self) -> bool:
-        """True if fill values of its form take part in sums."""
-        return self.variant.filled
-
     def row(self, prefix: str) -> str:
         """Its row in the table of the library."""
         launch, form = self.launch, self.launch.form
@@ -98,7 +93,7 @@ _OPERANDS = {
     "spmv": "x has n values, the result m",
     "sddmm": "c has m rows of k values, b has n; the result has a value for each of the matrix",
 }
-_PACK = """\
+PACK = """\
 - **Choice**: `@p@_create` takes the configuration that the rule in @p@_rule.h names, from sizes,
   row pointers and some of the columns, or the first where that one's format would be mostly fill.
   That file states the runs it was learned from and its held-out figures.
@@ -119,7 +114,7 @@ int multiply(int64_t m, int64_t n, int64_t nnz, const int64_t *ptr, const int32_
 def readme_parts(op: Op, parts: Sequence[Part], made_from: str, *, pack: bool) -> dict[str, str]:
     """README texts by mark. `pack`: a rule chooses among the configurations."""
     blocks = any(part.launch.form.rows > 1 or part.launch.form.block[1] > 1 for part in parts)
-    fills = any(part.fills for part in parts)
+    fills = any(part.variant.filled for part in parts)
     one = all(part.launch.threads == "one" for part in parts)
     atomic = any(part.variant.meeting == "atomic" for part in parts)
     return {
@@ -136,7 +131,7 @@ def readme_parts(op: Op, parts: Sequence[Part], made_from: str, *, pack: bool) -
         "ORDER": "it varies, and with it the last bits, with more than one thread"
         if atomic
         else "the same in every call with as many threads, and so are the bits",
-        "PACK": _PACK if pack else "",
+        "PACK": PACK if pack else "",
         "KERNELS": "\n".join(f"    {part.config}" for part in parts),
     }
 
@@ -190,23 +185,27 @@ class Library:
 
     def files(self, made_from: str = "") -> dict[str, str]:
         """Contents by file name. `made_from`, for the README: the origin of the configurations."""
-        p = self.prefix
+        p, kernels = self.prefix, {part.kernel: part.variant for part in self.parts}
+        arguments = "const held *h, const T *b, const T *c, T *d, int64_t most"
+        prototypes = [f"int64_t @p@_kernel_{number}({arguments});" for number in kernels]
+        objects = [f"{p}.o", *(f"{p}_kernel_{number}.o" for number in kernels)]
+        test = {"READING": _text("reading.c"), "CHECKING": _text(f"check_{self.op.name}.c")}
         run = {"RUN": _text(f"{self.op.name}.h")}
         readme = readme_parts(self.op, self.parts, made_from, pack=self.rule is not None)
         contents = {
             f"{p}.h": self._filled("header.h", run),
-            f"{p}_internal.h": self._filled("internal.h", {"KERNELS": self._prototypes()}),
+            f"{p}_internal.h": self._filled("internal.h", {"KERNELS": "\n".join(prototypes)}),
             f"{p}.c": self._filled("matrix.c", self._matrix_parts()),
-            "test.c": self._filled("test.c", self._test_parts()),
-            "Makefile": self._filled("Makefile", {"OBJECTS": " ".join(self._objects())}),
+            "test.c": self._filled("test.c", test),
+            "Makefile": self._filled("Makefile", {"OBJECTS": " ".join(objects)}),
             "README.md": self._filled("README.md", readme),
             "LICENSE": _text("LICENSE"),
         }
         if self.rule is not None:
             contents[f"{p}_rule.h"] = self.rule.header
-        for number, part in self._kernels().items():
+        for number, variant in kernels.items():
             head = f'#include "{p}_internal.h"\n\n#define embeddb_call {p}_kernel_{number}'
-            text = source(part, entry="called", shared=head)
+            text = source(variant, entry="called", shared=head)
             contents[f"{p}_kernel_{number}.c"] = f"/* SPDX-License-Identifier: MIT-0 */\n{text}"
         return contents
 
@@ -225,21 +224,11 @@ class Library:
         }
         return filled(name, marks)
 
-    def _kernels(self) -> dict[int, Variant]:
-        return {part.kernel: part.variant for part in self.parts}
-
-    def _objects(self) -> list[str]:
-        return [f"{self.prefix}.o", *(f"{self.prefix}_kernel_{n}.o" for n in self._kernels())]
-
-    def _prototypes(self) -> str:
-        head = "int64_t @p@_kernel_%d(const held *h, const T *b, const T *c, T *d, int64_t most);"
-        return "\n".join(head % number for number in self._kernels())
-
     def _matrix_parts(self) -> dict[str, str]:
         needed = {part.conversion for part in self.parts}
         before = {"by_length": {"length"}, "reordered": {"length", "rcm"}}
         names = [*(name for name, users in before.items() if needed & users), *sorted(needed)]
-        fills = any(part.fills for part in self.parts)
+        fills = any(part.variant.filled for part in self.parts)
         product = [] if self.op.name == "sddmm" else ["product"]
         running = ["padded", *(["filled"] if fills else []), *product, self.op.name]
         return {
@@ -263,9 +252,6 @@ class Library:
             "CHOICE": "chosen(made, &from)",
             "RULE": self.rule.function,
         }
-
-    def _test_parts(self) -> dict[str, str]:
-        return {"READING": _text("reading.c"), "CHECKING": _text(f"check_{self.op.name}.c")}
 
 
 def _own(text: str) -> str:

@@ -26,11 +26,11 @@ from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.view import View
 from embeddb.ranking.alternatives import Deepen
-from embeddb.ranking.build import Coordinates, coordinates
+from embeddb.ranking.build import Coordinates, coordinates, split_legal
 from embeddb.ranking.fallback import RankedCandidates
 from embeddb.ranking.kernel_view import MOST_SHOWN
 from embeddb.ranking.posterior import Posterior
-from embeddb.ranking.prediction import shared_out, tempered
+from embeddb.ranking.prediction import over_default, tempered
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Ranker, posterior_of
 from embeddb.ranking.recommendation import Counterfactual, Diagnostics, Occluded, ParameterEffect
@@ -176,7 +176,8 @@ class _Race:
             ranker = ranker.again(_narrowed(ranker))
         partition = db.around(partition, query.vote.vector, query.pattern.id, query.platform)
         view = partition.view(query.platform, calls=query.calls)
-        columns = _columns(ranker.query, partition)
+        place, _ = split_legal(partition, query.space)
+        columns = np.array([place[c] for c in ranker.query.vote.configs], dtype=np.int64)
         plug, seen = db.featurizers().named(query.vote.featurizer), partition.vectors
         if shown.featurizer is not plug:
             by_id = db.store.vectors.get(*shown.by, partition.ids, dim=len(shown.vector))
@@ -221,7 +222,7 @@ class _Race:
             view, policy = self.view, self.view.policy
             raw = self.plug.join([vector]) if isinstance(self.plug, Explained) else vector
             ids, far = self.partition.nearest(raw, count=policy.k, exclude=exclude)
-            rows = np.array([self.partition.place_of(i) for i in ids], dtype=np.int64)
+            rows = self.partition.places_of(ids)
             query = replace(
                 query,
                 vote=replace(
@@ -233,30 +234,12 @@ class _Race:
                 ),
             )
         if self.model is not None and query.prediction.featurizer == self.shown.featurizer.name:
-            info = query.pattern
-            configs = query.prediction.configs
-            problem = Problem(vector, query.platform, query.op, info.sizes, self.lengths)
+            configs, sizes = query.prediction.configs, query.pattern.sizes
+            problem = Problem(vector, query.platform, query.op, sizes, self.lengths)
             predicted = tempered(*self.model.score(problem, (query.default, *configs)))
-            gain, spread = shared_out(
-                query, configs, predicted[0][1:] - predicted[0][0], predicted[1][1:]
-            )
-            moved = replace(query.prediction, gain=gain, spread=spread)
-            query = replace(query, prediction=moved)
+            gain, spread = over_default(query, configs, *predicted)
+            query = query.with_prediction(gain=gain, spread=spread)
         return query
-
-
-def _columns(query: Query, partition: AnswerIndex) -> NDArray[np.int64]:
-    """Positions int64[c] of the query's configurations in the evidence; of two that are equivalent
-    on this matrix, the one that was run more often."""
-    runs = np.bincount(partition.evidence.column, minlength=len(partition.evidence.configs))
-    place: dict[Config, int] = {}
-    for at, config in enumerate(partition.evidence.configs):
-        stored = query.space.canonical(config)
-        if config not in query.vote.rejected and (
-            stored not in place or runs[at] > runs[place[stored]]
-        ):
-            place[stored] = at
-    return np.array([place[config] for config in query.vote.configs], dtype=np.int64)
 
 
 def _narrowed(ranker: Ranker) -> Query:

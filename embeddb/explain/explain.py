@@ -40,7 +40,6 @@ from embeddb.store import Store
 from embeddb.store.codec import RunRow
 from embeddb.store.models import ModelFacts, facts_of
 from embeddb.store.provenance import Provenance, Provenances
-from embeddb.store.usual_state import usual_at
 
 #: Largest number of features by which the query differs from its neighbours.
 _MOST_DIFFERENCES = 6
@@ -50,8 +49,10 @@ _NOTABLE = 0.75
 _MOST_RATIOS = 200
 #: Bytes of a thumbnail: 32 x 32.
 _PICTURE = 1024
-#: Percentiles of the nearest distance that separate the sentences of `novelty`.
-_NEAR, _USUAL, _FAR, _STRANGE = 0.25, 0.8, 0.9, 0.99
+#: Percentile of the nearest distance above which a pattern is unlike all measured ones, and those
+#: above which the words on a nearer one begin so.
+_STRANGE, _NEARER = 0.99, "nearer than most: only"
+_DISTANCES = ((0.9, "unusually far:"), (0.8, "farther than most:"), (0.25, "as near as usual:"))
 
 
 def explain(recommendation: Recommendation, store: Store) -> Explanation:
@@ -197,7 +198,7 @@ def _neighbours(
         default = Config(recommendation.default)
         if platform is not None:
             default = default_of(platform, op, store.workload_or_info(info))
-        curve = summarise_runs(runs, usual_at(store, near.platform))
+        curve = summarise_runs(runs, store.usual_at(near.platform))
         detail = _evidence(
             near, info, curve, default, _there(recommendation, near.pattern_id, answer)
         )
@@ -255,24 +256,13 @@ def novelty(recommendation: Recommendation) -> str:
 
 def _how_near(percentile: float) -> str:
     """`percentile` is the share of measured patterns with a nearer neighbour in another group."""
-    if percentile >= 1.0:
-        return (
-            "unlike anything measured here: its nearest neighbour is farther than that of any "
-            "measured pattern"
-        )
-    share = f"{100 * percentile:.0f} %"
     if percentile > _STRANGE:
-        return (
-            "unlike anything measured here: more than 99 % of the measured patterns are nearer to "
-            "their own neighbours"
-        )
-    if percentile > _FAR:
-        return f"unusually far: {share} of the measured patterns are nearer to their neighbours"
-    if percentile > _USUAL:
-        return f"farther than most: {share} of the measured patterns are nearer to their neighbours"
-    if percentile > _NEAR:
-        return f"as near as usual: {share} of the measured patterns are nearer to their neighbours"
-    return f"nearer than most: only {share} of the measured patterns are nearer to their neighbours"
+        more = "more than 99 % of the measured patterns are nearer to their own neighbours"
+        if percentile >= 1.0:
+            more = "its nearest neighbour is farther than that of any measured pattern"
+        return f"unlike anything measured here: {more}"
+    far = next((words for least, words in _DISTANCES if percentile > least), _NEARER)
+    return f"{far} {100 * percentile:.0f} % of the measured patterns are nearer to their neighbours"
 
 
 def _within(first: Candidate | None, gain: float | None) -> bool | None:

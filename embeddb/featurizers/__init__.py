@@ -143,23 +143,20 @@ class Featurizers(Mapping[str, Featurizer]):
         parts = counted_parts(name)
         if parts is not None:
             return self._with_counters(*parts)
-        if name not in self._loaded and name.startswith(_TRAINED):
-            from embeddb.featurizers.scnn import Scnn
-
-            try:
-                self._loaded[name] = Scnn.trained(name, self._folder)
-            except ModelError as e:
-                self._loaded[name] = e
         if name not in self._loaded:
-            plugin: FromWeights | Callable[[], Featurizer] = plugins.load("featurizer", name)
             try:
-                if isinstance(plugin, FromWeights):
-                    self._loaded[name] = plugin.for_database(self._folder)
-                else:
-                    self._loaded[name] = plugin()
+                self._loaded[name] = self._load(name)
             except ModelError as e:
                 self._loaded[name] = e
         return self._loaded[name]
+
+    def _load(self, name: str) -> Featurizer | None:
+        if name.startswith(_TRAINED):
+            from embeddb.featurizers.scnn import Scnn
+
+            return Scnn.trained(name, self._folder)
+        plugin: FromWeights | Callable[[], Featurizer] = plugins.load("featurizer", name)
+        return plugin.for_database(self._folder) if isinstance(plugin, FromWeights) else plugin()
 
     def _with_counters(self, name: str, platform: str) -> WithCounters | ModelError | None:
         plain = self._get(name)

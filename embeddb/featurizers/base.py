@@ -1,25 +1,35 @@
-"""The featurizer contract: from the structure of a workload to a vector."""
+"""The featurizer contract: from the structure of a workload to a vector; and its check, by which a
+fault of a plug-in is reported with its name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.errors import ModelError
+from embeddb.core.errors import EmbeddbError, ModelError, PluginError
 from embeddb.core.files.model_file import MAX_BYTES, digest
 from embeddb.core.files.safe_read import read_bounded, refusing
 from embeddb.core.files.safe_write import OwnFolder
+from embeddb.core.plugins import raised, ships
 from embeddb.core.records import WorkloadInfo
+from embeddb.core.workload import Workload
 from embeddb.nests.counters import CounterVector
 
 #: Returns the counters for the ids of a nest and a platform instance, or None.
 CountersOf = Callable[[str, str], CounterVector | None]
 
 _COUNTED = "+counters@"
+
+#: A vector, or None.
+V = TypeVar("V", NDArray[np.float32], NDArray[np.float32] | None)
+_HINT = (
+    "its contract is a test class, embeddb.testing.featurizers.FeaturizerContract: "
+    "docs/howto/new-featurizer.md"
+)
 
 
 class Featurizer(Protocol):
@@ -211,3 +221,37 @@ def adopt(weights: Path, folder: Path, own: Path, *, version: str) -> None:
         raise ModelError("it changed while it was copied", where=str(weights), hint="try again")
     with refusing(ModelError, where=str(folder / own)):
         OwnFolder(folder, own.parent.name).write(own.name, data)
+
+
+# -- Check of the contract -------------------------------------------------------------------------
+
+
+def checked(plug: Any, workload: Workload | WorkloadInfo, compute: Callable[[], V]) -> V:
+    """The vector of a workload that `compute` has from a featurizer.
+
+    Raises: as `compute`; PluginError if a plug-in raises anything unexpected, or the vector breaks
+    the contract of featurizers.
+    """
+    what = f"featurizer {plug.name}, on {workload.name or workload.id}"
+    try:
+        vector = compute()
+        fault = "" if vector is None else _fault(plug, vector)
+    except (EmbeddbError, MemoryError):
+        raise
+    except Exception as e:
+        if ships(plug):
+            raise
+        raise PluginError(f"{what}: it raised {raised(e)}", hint=_HINT) from e
+    if fault:
+        raise PluginError(f"{what}: {fault}", hint=_HINT)
+    return vector
+
+
+def _fault(plug: Any, vector: NDArray[np.float32]) -> str:
+    """The violation of the contract of featurizers by a vector; empty if there is none."""
+    dtype, shape = getattr(vector, "dtype", type(vector).__name__), np.shape(vector)
+    due = shape if plug.dim is None else (plug.dim,)
+    if (dtype, shape) != (np.float32, due):
+        size = ", ".join(map(str, shape))
+        return f"its vector is {dtype}[{size}], not float32[{plug.dim}]"
+    return "" if np.isfinite(vector).all() else "its vector is not finite"

@@ -47,10 +47,17 @@ _RATIOS = (
     *(f"{what}_l{level}" for what in ("miss_ratio", "locality") for level in (1, 2, 3)),
     *(f"imbalance_{kind}" for kind in ("static", "dynamic", "guided", "position")),
 )
+#: Canonical runs, and the quantities of each.
+_OPS = (Op("spmv"), Op("spmm", 32))
+_EACH = (
+    *(f"log_{counter}_{statistic}" for counter in COUNTED for statistic in STATISTICS),
+    *_RATIOS,
+    "log_intensity",
+)
 
 
 class DynamicsFeatures:
-    """float32[46] for each of `ops`: 7 counters as minimum, maximum, mean, deviation and sum over
+    """float32[46] for each run: 7 counters as minimum, maximum, mean, deviation and sum over
     threads, as log2(1 + x); then miss ratios, locality Q/D and imbalance, and log2 of flops per
     compulsory byte.
 
@@ -59,13 +66,8 @@ class DynamicsFeatures:
 
     name = "dynamics"
     version = "1"
-
-    def __init__(self, ops: tuple[Op, ...] = (Op("spmv"), Op("spmm", 32))) -> None:
-        self._ops = ops
-        each = [f"log_{counter}_{statistic}" for counter in COUNTED for statistic in STATISTICS]
-        each += [*_RATIOS, "log_intensity"]
-        self.names = tuple(f"{op}_{name}" for op in ops for name in each)
-        self.dim = len(self.names)
+    names = tuple(f"{op}_{name}" for op in _OPS for name in _EACH)
+    dim = len(names)
 
     def missing(self) -> str:
         """Names numba where it is not installed."""
@@ -75,7 +77,7 @@ class DynamicsFeatures:
         """float32[d] of the structure, of rows in the middle where it has more than 20,000,000
         non-zeros. Raises: MissingDependency without numba."""
         part = middle_of(pattern, _WALKED)
-        return np.concatenate([_of_run(part, op) for op in self._ops]).astype(np.float32)
+        return np.concatenate([_of_run(part, op) for op in _OPS]).astype(np.float32)
 
     def from_info(self, info: WorkloadInfo) -> NDArray[np.float32] | None:
         """Return None: the structure is needed."""

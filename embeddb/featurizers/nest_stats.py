@@ -18,13 +18,12 @@ from embeddb.nests.encoding.features import (
     FEATURES,
     KINDS,
     OPERATIONS,
-    Group,
     groups_of,
     operations,
     spans,
     strides_of,
 )
-from embeddb.nests.encoding.graph import graph_of
+from embeddb.nests.encoding.graph import graph_of, rows_of
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import DTYPES, MOST_LOOPS, Access
 
@@ -143,7 +142,7 @@ def _stride(nest: Nest, access: Access, loop: int) -> str:
     if any(index.of is not None and loop in index.of.loops for index in access.at):
         return "indirect"
     size = DTYPES[nest.arrays[access.array].dtype]
-    stride = abs(strides_of(nest, Group((access,)))[loop])
+    stride = abs(strides_of(nest, access)[loop])
     if not stride:
         return "none"
     if stride == size:
@@ -182,10 +181,10 @@ def _reach(nest: Nest, around: int) -> int:
     fixed, turns = dict.fromkeys(range(around), 0), math.prod(nest.trips[around:])
     total = 0
     for group in groups_of([access for _, access, _ in nest.accesses()]):
-        array = nest.arrays[group.array]
+        array = nest.arrays[group[0].array]
         extents = zip(spans(nest, group, fixed), array.shape, strict=True)
         most = math.prod(size if span is None else min(span.most, size) for span, size in extents)
-        total += min(most, turns * len(group.accesses)) * DTYPES[array.dtype]
+        total += min(most, turns * len(group)) * DTYPES[array.dtype]
     return total
 
 
@@ -221,7 +220,7 @@ class NestGraphFeatures(Exported):
         graph = graph_of(pattern, canonical_schedule(pattern))
         counts, means, most = [], [], []
         for kind, own in _OWN.items():
-            rows = graph.features[graph.find(kind=kind)][:, own]
+            rows = graph.features[rows_of(graph.nodes, kind=kind)][:, own]
             counts.append(np.log2(1 + len(rows)))
             means.append(rows.mean(axis=0))
             far = np.abs(rows).argmax(axis=0)

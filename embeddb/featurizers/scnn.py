@@ -53,7 +53,9 @@ class Scnn(Exported):
         self.name = name
         self.weights = SHIPPED if weights is None else weights
         self.version = version_of(self.weights)
-        self.dim = _dim(read_card(self.weights, kind="featurizer"), str(self.weights))
+        self.dim = read_card(self.weights, kind="featurizer")["network"].get("dim", _DIM)
+        if type(self.dim) is not int or not 1 <= self.dim <= _MOST_FEATURES:
+            raise ModelError(f"its network has dim {self.dim!r}", where=str(self.weights))
         self.names = tuple(f"{self.version[:8]}.{i}" for i in range(self.dim))
         self._lock = Lock()
         self._ready: tuple[Any, Any, int] | None = None
@@ -88,10 +90,10 @@ class Scnn(Exported):
         import torch
 
         from embeddb.featurizers.network.networks import collate
-        from embeddb.featurizers.network.reduction import reduce, seen_through
+        from embeddb.featurizers.network.reduction import reduce
 
         with torch.inference_mode():
-            out = network(*collate([seen_through(reduce(pattern, reduction), channels)]))
+            out = network(*collate([reduce(pattern, reduction, channels)]))
         return finite(np.array(out[0].numpy(), dtype=np.float32), self.weights, hint=_TRAIN)
 
     def _network(self) -> tuple[Any, Any, int]:
@@ -127,13 +129,6 @@ def install(weights: Path, folder: Path) -> str:
 def _gone() -> str:
     """The package to install before anything can be embedded; it is not imported."""
     return "" if find_spec("torch") else "torch not installed"
-
-
-def _dim(card: dict[str, Any], where: str) -> int:
-    dim = card["network"].get("dim", _DIM)
-    if type(dim) is not int or not 1 <= dim <= _MOST_FEATURES:
-        raise ModelError(f"its network has dim {dim!r}", where=where)
-    return dim
 
 
 def _read(weights: Path, version: str) -> tuple[Any, Any, int]:

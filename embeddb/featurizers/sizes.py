@@ -122,10 +122,9 @@ def statistics(pattern: Pattern) -> dict[str, float]:
 
 def _moments(lengths: Lengths) -> dict[str, float]:
     """Order statistics and moments of lengths."""
-    names = (*ORDER, "max", "variance", *MOMENTS)
     total, values, times = lengths
     if not total:
-        return dict.fromkeys(names, 0.0)
+        return dict.fromkeys((*ORDER, "max", "variance", *MOMENTS), 0.0)
     upto = np.cumsum(times)
 
     def quantile(p: float) -> float:
@@ -136,17 +135,11 @@ def _moments(lengths: Lengths) -> dict[str, float]:
     offset = values - float(values @ times) / total
     variance = float(offset**2 @ times) / total
     scaled = offset / math.sqrt(variance) if variance > 0 else np.zeros_like(offset)
-    return dict(
-        zip(
-            names,
-            [
-                *(quantile(p) for p in (0.0, 0.25, 0.5, 0.75, 1.0)),
-                variance,
-                *(float(scaled**power @ times) / total for power in (3, 4, 5, 6)),
-            ],
-            strict=True,
-        )
-    )
+    return {
+        **{name: quantile(at / 4) for at, name in enumerate((*ORDER, "max"))},
+        "variance": variance,
+        **{name: float(scaled**k @ times) / total for k, name in enumerate(MOMENTS, start=3)},
+    }
 
 
 _EACH = (*ORDER, "max", "padding", "cv", *MOMENTS)

@@ -131,15 +131,13 @@ class Stats(Exported):
 
     def embed(self, pattern: Pattern) -> NDArray[np.float32]:
         """float32[d] of the structure; the name and group of the pattern do not enter."""
-        values: dict[str, float] = {}
-        values |= _sizes(pattern)
+        values = _sizes(pattern)
         values |= {f"row_{k}": v for k, v in _spread(row_lengths(pattern)).items()}
         values |= {f"col_{k}": v for k, v in _spread(column_lengths(pattern)).items()}
-        values |= _row_order(pattern)
-        values |= _positions(pattern)
-        values |= _windows(pattern)
-        values |= {f"reuse_{w}": _reuse(pattern.indices, w) for w in _REUSE}
-        return np.array([values[n] for n in self.names], dtype=np.float32)
+        if pattern.nnz:  # else the others are 0
+            values |= _row_order(pattern) | _positions(pattern) | _windows(pattern)
+            values |= {f"reuse_{w}": _reuse(pattern.indices, w) for w in _REUSE}
+        return np.array([values.get(n, 0.0) for n in self.names], dtype=np.float32)
 
 
 PLUGIN: type[Travelling] = Stats
@@ -185,9 +183,6 @@ def _spread(lengths: Lengths) -> dict[str, float]:
 def _row_order(pattern: Pattern) -> dict[str, float]:
     """Features of the order of the rows: neighbours, slices of 32 (SELL), equal parts."""
     m, nnz = pattern.shape[0], pattern.nnz
-    names = ("row_next_change", "slice_padding", *(f"imbalance_{p}" for p in _PARTS))
-    if not nnz:
-        return dict.fromkeys(names, 0.0)
     changes, padded, before = 0, 0, None
     for lengths in row_blocks(pattern):
         changes += int(np.abs(np.diff(lengths)).sum())
@@ -197,20 +192,17 @@ def _row_order(pattern: Pattern) -> dict[str, float]:
         before = int(lengths[-1])
     # A narrow last slice is padded to its own height only.
     padded -= int(tops[-1]) * (-m % 32)
-    out = [float(changes) / (2 * nnz), float(np.log(padded / nnz))]
+    out = {"row_next_change": changes / (2 * nnz), "slice_padding": float(np.log(padded / nnz))}
     for parts in _PARTS:
         bounds = np.arange(parts + 1, dtype=np.int64) * m // parts
         heaviest = float(np.diff(pattern.indptr[bounds]).max())
-        out.append(float(np.log(heaviest * min(parts, m) / nnz)))
-    return dict(zip(names, out, strict=True))
+        out[f"imbalance_{parts}"] = float(np.log(heaviest * min(parts, m) / nnz))
+    return out
 
 
 def _positions(pattern: Pattern) -> dict[str, float]:
     """Positions of the nonzeros. A rectangular matrix's diagonal is the line corner to corner."""
     m, n = pattern.shape
-    names = ("bandwidth", "profile", "row_span", "diagonal_share", "symmetry")
-    if not pattern.nnz:
-        return dict.fromkeys(names, 0.0)
     slope = max(n - 1, 1) / max(m - 1, 1)
     filled, farthest, below, span = 0, 0.0, 0.0, 0.0
     for block, lengths in enumerate(row_blocks(pattern)):
@@ -227,14 +219,13 @@ def _positions(pattern: Pattern) -> dict[str, float]:
         below += float(left.sum())
         span += float((last - first + 1).sum())
     places = _evenly(min(pattern.shape), _PROBES)
-    out = (
-        float(np.log1p(farthest) / np.log1p(n)),
-        below / filled / n,
-        span / filled / n,
-        float(contains(pattern, places, places).mean()),
-        pattern_symmetry(pattern),
-    )
-    return dict(zip(names, out, strict=True))
+    return {
+        "bandwidth": float(np.log1p(farthest) / np.log1p(n)),
+        "profile": below / filled / n,
+        "row_span": span / filled / n,
+        "diagonal_share": float(contains(pattern, places, places).mean()),
+        "symmetry": pattern_symmetry(pattern),
+    }
 
 
 def pattern_symmetry(pattern: Pattern) -> float:
@@ -256,28 +247,19 @@ def contains(
     pattern: Pattern, rows: NDArray[np.int64], cols: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """bool[q]: true if (rows[i], cols[i]) is a nonzero."""
-    at = first_at_least(pattern, rows, cols)
-    present = at < pattern.indptr[rows + 1]
-    present[present] = pattern.indices[at[present]] == cols[present]
-    return present
-
-
-def first_at_least(
-    pattern: Pattern, rows: NDArray[np.int64], columns: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """int64[r]: position in `indices` of the first nonzero of each row at or past its column.
-
-    Bisects all rows at once, so a long row costs no more than a short one.
-    """
-    low, high = pattern.indptr[rows], pattern.indptr[rows + 1]
+    # All rows are bisected at once, so a long row costs no more than a short one.
+    low, end = pattern.indptr[rows], pattern.indptr[rows + 1]
+    high = end
     while bool((low < high).any()):
         middle = (low + high) >> 1
         # A finished row is unchanged; its middle may be past the end.
         open_ = low < high
-        below = open_ & (pattern.indices[np.where(open_, middle, 0)] < columns)
+        below = open_ & (pattern.indices[np.where(open_, middle, 0)] < cols)
         low = np.where(below, middle + 1, low)
         high = np.where(open_ & ~below, middle, high)
-    return low
+    present = low < end
+    present[present] = pattern.indices[low[present]] == cols[present]
+    return present
 
 
 def _evenly(total: int, count: int) -> NDArray[np.int64]:
@@ -289,10 +271,6 @@ def _evenly(total: int, count: int) -> NDArray[np.int64]:
 
 def _windows(pattern: Pattern) -> dict[str, float]:
     """Features measured on the sample of 24-row stripes."""
-    names = ["diagonal_distance", "run_length", "gap_median", "near_share"]
-    names += [f"fill_{r}x{c}" for r, c in _BLOCKS] + ["row_overlap", "stripe_reuse"]
-    if not pattern.nnz:
-        return dict.fromkeys(names, 0.0)
     rows, cols = _sample(pattern)
     m, n = pattern.shape
     centre = rows.astype(np.float32) * np.float32(max(n - 1, 1) / max(m - 1, 1))
@@ -303,8 +281,13 @@ def _windows(pattern: Pattern) -> dict[str, float]:
     middle = float(np.partition(gaps, gaps.size // 2)[gaps.size // 2]) if gaps.size else 0.0
     # 16 float32 are one cache line.
     near = float(np.count_nonzero(gaps < 16)) / max(gaps.size, 1)
-    first = [distance, float(np.log(cols.size / runs)), float(np.log1p(middle)), near]
-    return dict(zip(names, [*first, *_stripes(rows, cols, n)], strict=True))
+    return {
+        "diagonal_distance": distance,
+        "run_length": float(np.log(cols.size / runs)),
+        "gap_median": float(np.log1p(middle)),
+        "near_share": near,
+        **_stripes(rows, cols, n),
+    }
 
 
 def _sample(pattern: Pattern) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
@@ -343,7 +326,7 @@ def _filled(ptr: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:
     return np.unique(np.searchsorted(ptr, np.arange(first, last), side="right") - 1)
 
 
-def _stripes(rows: NDArray[np.int64], cols: NDArray[np.int32], n: int) -> list[float]:
+def _stripes(rows: NDArray[np.int64], cols: NDArray[np.int32], n: int) -> dict[str, float]:
     """Block fills, row overlap and column reuse within stripes of 24 rows.
 
     One sort by (stripe, column, row) gives, for each column of each stripe, a 24-bit mask of the
@@ -367,10 +350,11 @@ def _stripes(rows: NDArray[np.int64], cols: NDArray[np.int32], n: int) -> list[f
         block = column // width
         heads = np.flatnonzero(border | (np.diff(block, prepend=-1) != 0))
         merged[width] = np.bitwise_or.reduceat(mask, heads)
-    fills = [nnz / (r * c * _groups(merged[c], r)) for r, c in _BLOCKS]
+    fills = {f"fill_{r}x{c}": nnz / (r * c * _groups(merged[c], r)) for r, c in _BLOCKS}
     pairs = int(np.bitwise_count(mask & (mask >> np.uint32(1))).sum())
     followers = int(np.count_nonzero(inner))
-    return [*fills, pairs / max(followers, 1), 1.0 - mask.size / nnz]
+    overlap = pairs / max(followers, 1)
+    return {**fills, "row_overlap": overlap, "stripe_reuse": 1.0 - mask.size / nnz}
 
 
 def _groups(mask: NDArray[np.uint32], height: int) -> int:
@@ -384,8 +368,6 @@ def _groups(mask: NDArray[np.uint32], height: int) -> int:
 
 def _reuse(indices: NDArray[np.int32], window: int) -> float:
     """Fraction of nonzeros whose column occurred before in the same run of `window` nonzeros."""
-    if not indices.size:
-        return 0.0
     width = min(window, indices.size)
     count = max(min(indices.size, _SAMPLE) // width, 1)
     starts = _evenly(indices.size - width + 1, count)

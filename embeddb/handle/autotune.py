@@ -8,11 +8,8 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -26,7 +23,6 @@ from embeddb.handle.kernel_call import (
     built_kernel,
     forked,
     is_ready,
-    ready_kernel,
 )
 from embeddb.handle.matrix import Matrix
 from embeddb.kernels import build as cpu_build
@@ -79,6 +75,7 @@ _BLOCKS = {
     "spmm": ({0: 32, 65: 64, 128: 128}, 1),
     "sddmm": ({0: 32, 33: 64, 65: 128}, 4),
 }
+_parsed = lru_cache(maxsize=64)(Config.parse)
 #: Number of latest builds whose median is the estimate, and the estimate without any, in seconds.
 _LATEST, _BUILD_S = 5, 1.0
 #: Upper bound of a build time: a file with more is damaged.
@@ -203,15 +200,18 @@ def usual_config(op: Op, matrix: Matrix) -> Config | None:
     them; else None."""
     if op.name == "spmv":
         if _wide(matrix) and _long_rows(matrix):
-            return Config.parse(_LONG_ROWS.format(4 if op.dtype == "f64" else 8))
+            return _parsed(_LONG_ROWS.format(4 if op.dtype == "f64" else 8))
         rows = window(matrix)
         team = matrix.values.size >= (_LEVEL_SPMV if rows else _TEAM_CSR) and _has_team()
         if not rows:
-            return in_equal_parts(_team_rows(), matrix) if team else None
-        form = "sell" if _wide(matrix) else "sell16"
-        one = _slices(op, form, rows)
+            return in_equal_parts(_parsed(_TEAM_ROWS), matrix) if team else None
+        wide = _wide(matrix)
+        together = 4 if wide and op.dtype == "f64" else 8
+        one = _parsed(_SLICES.format("sell" if wide else "sell16", rows, together))
         return in_equal_parts(_on_team(one, matrix), matrix) if team else one
-    usual = _usual_dense(op)
+    blocks, unroll = _BLOCKS[op.name]
+    ktile = next(blocks[least] for least in sorted(blocks, reverse=True) if least <= op.width)
+    usual = _parsed(_USUAL_DENSE.format(ktile, unroll))
     return one_thread(usual) if crowded() else usual
 
 
@@ -223,12 +223,6 @@ def _long_rows(matrix: Matrix) -> bool:
     return matrix.values.size >= _LONG * matrix.pattern.shape[0]
 
 
-@lru_cache(maxsize=16)
-def _slices(op: Op, form: str, sigma: int) -> Config:
-    rows = 4 if form == "sell" and op.dtype == "f64" else 8
-    return Config.parse(_SLICES.format(form, sigma, rows))
-
-
 def window(matrix: Matrix) -> int:
     """Smallest window of rows to sort so that slices of 8 rows are little fill; 0 if none is. In a
     window, each slice's longest row is at most as long as the shortest of the slice before, so fill
@@ -238,18 +232,6 @@ def window(matrix: Matrix) -> int:
         if 8 * spread <= _MOST_FILL * matrix.values.size:
             return rows
     return 0
-
-
-@cache
-def _team_rows() -> Config:
-    return Config.parse(_TEAM_ROWS)
-
-
-@lru_cache(maxsize=64)
-def _usual_dense(op: Op) -> Config:
-    blocks, unroll = _BLOCKS[op.name]
-    ktile = next(blocks[least] for least in sorted(blocks, reverse=True) if least <= op.width)
-    return Config.parse(_USUAL_DENSE.format(ktile, unroll))
 
 
 def one_thread(config: Config) -> Config:
@@ -330,8 +312,8 @@ def usual_kernel(
 ) -> CalledKernel | None:
     """The kernel of a usual configuration if it is built, or programs have lost enough without it,
     so that it may be built now."""
-    if (kernel := ready_kernel(config, op)) is not None:
-        return kernel
+    if is_ready(config, op):
+        return built_kernel(config, op)
     if options.calls is None or options.build is False or cpu_build.compiler() is None:
         return None
     lost_s = saved_by_usual_s(op, matrix, options.calls)
@@ -342,14 +324,21 @@ def usual_kernel(
 
 
 def lost_without(config: Config, op: Op, lost_s: float) -> tuple[float, float]:
-    """Seconds that programs have lost without this kernel, `lost_s` of them by this one, and those
-    of its build; the account is closed once the former are as many."""
-    place, cost_s = code_place(config, op), usual_build_s()
-    all_s = owed_s(place, lost_s)
-    if all_s >= cost_s:
-        with suppress(OSError):
-            place.with_suffix(".owed").unlink()
-    return all_s, cost_s
+    """Seconds that programs on this machine have lost without this kernel, `lost_s` of them by this
+    one, and those of its build. Single programs may not amortise the build, but all together do:
+    the account is closed once the former are as many."""
+    file, cost_s = code_place(config, op).with_suffix(".owed"), usual_build_s()
+    with suppress(OSError, ValueError):
+        earlier_s = float(file.read_bytes()[:32])
+        lost_s += earlier_s if 0 < earlier_s < _MOST_OWED_S else 0.0
+    with suppress(OSError):
+        if lost_s >= cost_s:
+            file.unlink()
+        else:
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with whole_file(file) as written:
+                written.write(f"{lost_s:.6f}".encode())
+    return lost_s, cost_s
 
 
 def worth_building(op: Op, matrix: Matrix, options: CompileOptions) -> bool:
@@ -362,20 +351,6 @@ def worth_building(op: Op, matrix: Matrix, options: CompileOptions) -> bool:
 def saved_s(op: Op, matrix: Matrix, calls: float) -> float:
     """Seconds that a number of kernel calls saves over scipy."""
     return calls * matrix.values.size * op.width * _SAVED_S
-
-
-def owed_s(place: Path, more_s: float) -> float:
-    """Seconds that programs on this machine have lost because there is no kernel object at `place`,
-    including `more_s`. Single programs may not amortise the build, but all together do."""
-    file = place.with_suffix(".owed")
-    with suppress(OSError, ValueError):
-        earlier_s = float(file.read_bytes()[:32])
-        more_s += earlier_s if 0 < earlier_s < _MOST_OWED_S else 0.0
-    with suppress(OSError):
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with whole_file(file) as written:
-            written.write(f"{more_s:.6f}".encode())
-    return more_s
 
 
 def usual_build_s() -> float:
@@ -394,21 +369,15 @@ TRIED = 4
 Rival = tuple[KernelCall, Config | None]
 
 
-@dataclass(slots=True, eq=False)
 class Trial:
     """Autotuning in the first calls: rivals, the answer first, with the seconds of their calls. An
     answer transferred from other machines may be wrong here by a factor of two."""
 
-    rivals: tuple[Rival, ...]
-    _seconds: tuple[list[float], ...] = field(init=False)
-    _clock: Callable[[], float] = field(init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        self._seconds = tuple([] for _ in self.rivals)
+    def __init__(self, rivals: tuple[Rival, ...]) -> None:
+        self.rivals, self._lock = rivals, threading.Lock()
+        self._seconds: tuple[list[float], ...] = tuple([] for _ in rivals)
         # CPU time tells rivals on one thread apart even while other programs interrupt them.
-        configs = [config for _, config in self.rivals if config is not None]
-        team = any(config.get("threads") == "all" for config in configs)
+        team = any(config and config.get("threads") == "all" for _, config in rivals)
         self._clock = time.perf_counter if team else time.thread_time
 
     def compute(self, b: Any, c: Any, out: Any) -> NDArray[Any]:

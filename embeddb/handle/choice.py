@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,10 +55,13 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     answer: str = ""
     format: str = _FORMAT
 
-    @property
-    def gain_origin(self) -> str:
-        """`measured`, on this machine, or `expected`."""
-        return "measured" if "measured " in self.source else "expected"
+    def why(self) -> list[str]:
+        """The first configuration, its source and its gain, a line each."""
+        lines = [f"chosen: {Config(self.config)} ({self.source})"]
+        if self.gain is not None:
+            origin = "measured" if "measured " in self.source else "expected"
+            lines.append(f"{origin}: {self.gain:.2f} times the default, sure: {self.sure}")
+        return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,16 @@ class Target:
     environment: tuple[object, ...]
     count: int = 5
     exact: bool = False
+
+
+_warned: set[str] = set()
+
+
+def warn_once(text: str) -> None:
+    """Warn once per process, that a library computes instead."""
+    if text not in _warned:
+        _warned.add(text)
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 def cpu_target() -> Target:
@@ -110,19 +124,10 @@ class Wanted:
             db = str(db.store.path.resolve())
         return Wanted, (self.kernel, self.k, self.config, db, self.options)
 
-    def named(self, config: Config | None) -> Wanted:
-        """The same request with a configuration."""
-        return replace(self, config=config)
-
-
-def default_of(pattern: Pattern, op: Op) -> Config:
-    """The CPU's default for a matrix."""
-    return load_platform("cpu").default(op, pattern.sizes)
-
 
 def choice_of_config(config: Config, pattern: Pattern, op: Op) -> Choice:
     """The choice of a configuration that the caller names."""
-    default = dict(default_of(pattern, op))
+    default = dict(load_platform("cpu").default(op, pattern.sizes))
     return Choice(config=dict(config), default=default, source="as given")
 
 

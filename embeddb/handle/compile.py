@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
@@ -41,20 +40,21 @@ from embeddb.handle.choice import (
     cpu_target,
     preparing_s,
     query_choice,
+    warn_once,
 )
-from embeddb.handle.handle import DeferredConfig, Handle, warn_of_scipy
+from embeddb.handle.handle import DeferredConfig, Handle
 from embeddb.handle.kernel_call import (
     FormRefused,
     KernelCall,
     by_kernel,
     by_scipy,
-    is_plain,
     is_ready,
 )
 from embeddb.handle.matrix import Matrix, matrix_of
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels.called import is_built
 from embeddb.kernels.codegen import plan
+from embeddb.kernels.forms import CSR
 
 if TYPE_CHECKING:
     from embeddb.database import Database
@@ -114,9 +114,9 @@ def compile(
             raise UsageError("dtype is for numpy", hint="give A in that type: A.double()")
         from embeddb.handle.tensors import tensor_handle
 
-        named = config if config is None or not _on_gpu(matrix) else _parsed(config)
-        wanted = Wanted(kernel, k, named, db, options)
-        return tensor_handle(matrix, wanted, OnHost(wanted))
+        on_gpu = matrix.device.type == "cuda"
+        named = _parsed(config) if config is not None and on_gpu else config
+        return tensor_handle(matrix, Wanted(kernel, k, named, db, options), compile)
     csr = matrix_of(matrix, dtype)
     op = _op(kernel, max(width, 1), "f64" if csr.values.dtype == np.float64 else "f32")
     named = None if config is None else _named(config, op, reproducible)
@@ -131,7 +131,7 @@ def compile(
             choice = _measured(csr, op, choice, options)
         return _compiled(csr, op, choice, options)
     except RunnerUnavailable as error:
-        warn_of_scipy(str(error))
+        warn_once(f"scipy computes instead: {error}")
         return _scipy(csr, op, None, f"scipy computes: {error}")
 
 
@@ -152,7 +152,7 @@ def _answered(matrix: Matrix, op: Op, db: Database | str | Path, options: Compil
     if note := too_costly(op, choice, matrix, options):
         handle = _unasked(matrix, op, choice, note, options)
         if handle.config is None and cpu_build.compiler() is None:
-            warn_of_scipy(note)
+            warn_once(f"scipy computes instead: {note}")
         return handle
     handle = _compiled(matrix, op, choice, options)
     usual = usual_config(op, matrix)
@@ -214,23 +214,6 @@ def _check_compiler() -> None:
         raise RunnerUnavailable(without_compiler())
 
 
-@dataclass(frozen=True, slots=True)
-class OnHost:
-    """Compiler of the products with a tensor's matrix on the CPU."""
-
-    wanted: Wanted
-
-    def __call__(self, matrix: Any, kernel: str, primary: bool) -> Handle:
-        """Compile one product. `primary`: the one that the caller named, with its configuration."""
-        wanted = self.wanted
-        width = None if kernel == "spmv" else 1 if wanted.kernel == "spmv" else wanted.k
-        config = wanted.config if primary else None
-        options = asdict(wanted.options)
-        handle = compile(matrix, kernel, k=width, config=config, db=wanted.db, **options)
-        assert isinstance(handle, Handle)
-        return handle
-
-
 class _Empty(Handle):
     """Handle for no dense columns: nothing to compute, and no operation has that width."""
 
@@ -282,10 +265,6 @@ def _check_sources(db: Any, config: Any) -> None:
         raise UsageError(reason)
 
 
-def _on_gpu(matrix: Any) -> bool:
-    return bool(matrix.device.type == "cuda")
-
-
 def _parsed(config: Mapping[str, Any] | str) -> Config:
     return Config.parse(config) if isinstance(config, str) else Config(config)
 
@@ -318,12 +297,17 @@ def _compiled(matrix: Matrix, op: Op, choice: Choice, options: CompileOptions) -
     """A handle with the chosen configuration, converted at once or after calls from CSR."""
     config, default, calls = Config(choice.config), Config(choice.default), options.calls
     pays_after = choice.break_even
-    plain = is_plain(plan(config, op)[1].form)
-    notes = _notes(op, choice)
+    plain = plan(config, op)[1].form == CSR
+    notes = list(choice.warnings)
+    if op.dtype == "f64":
+        notes.append("float64: runs in float32 count as evidence, too")
     alone = cpu_build.compiler() is None and not is_built(default, op)
     if plain or alone or pays_after is None or (calls is not None and pays_after <= calls):
-        served, used = _converted(matrix, op, choice, notes)
-        return Handle(served, used, choice, notes)
+        try:
+            return Handle(by_kernel(matrix, op, config), config, choice, notes)
+        except FormRefused as error:
+            notes.append(f"not {config}: {error}")
+            return Handle(by_kernel(matrix, op, default), default, choice, notes)
     handle = Handle(by_kernel(matrix, op, default), default, choice, notes)
     if calls is None:
         handle.change_later(DeferredConfig(config, pays_after, tried=not options.reproducible))
@@ -367,25 +351,6 @@ def _tried(
 def _many(options: CompileOptions, rivals: int, times: int = _MANY_TIMES) -> bool:
     """True if the calls of a trial are few among all."""
     return options.calls is None or options.calls >= times * TRIED * rivals
-
-
-def _converted(
-    matrix: Matrix, op: Op, choice: Choice, notes: list[str]
-) -> tuple[KernelCall, Config]:
-    """The matrix in the chosen configuration, or if its form is refused, in the default."""
-    config, default = Config(choice.config), Config(choice.default)
-    try:
-        return by_kernel(matrix, op, config), config
-    except FormRefused as error:
-        notes.append(f"not {config}: {error}")
-        return by_kernel(matrix, op, default), default
-
-
-def _notes(op: Op, choice: Choice) -> list[str]:
-    notes = list(choice.warnings)
-    if op.dtype == "f64":
-        notes.append("float64: runs in float32 count as evidence, too")
-    return notes
 
 
 def _scipy(matrix: Matrix, op: Op, choice: Choice | None, note: str) -> Handle:

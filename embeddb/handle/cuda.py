@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import EmbeddbError, RunnerUnavailable, UsageError
-from embeddb.handle.cuda_choice import Chosen, choose, warn
-from embeddb.handle.cuda_matrix import OrderedCsr, csr_of
-from embeddb.handle.operators import PURPOSES, Products, Quick, is_followed
+from embeddb.core.errors import EmbeddbError, MatrixError, RunnerUnavailable, UsageError
+from embeddb.handle.choice import warn_once
+from embeddb.handle.cuda_choice import Chosen, choose
+from embeddb.handle.operators import Products, Quick, is_followed
 from embeddb.kernels.cuda.device import Device, DeviceError, gpu
-from embeddb.kernels.cuda.forms import Csr
+from embeddb.kernels.cuda.forms import Csr, inspect
 from embeddb.kernels.cuda.nvrtc import CompileFailed
 from embeddb.kernels.cuda.product import Product
 
@@ -29,9 +28,23 @@ DTYPES = {
     torch.float16: "f16",
     torch.bfloat16: "bf16",
 }
+_MAX = (1 << 31) - 1
+_POINTERS = "A is damaged: its row pointers do not rise from 0 to its entries"
+_OUTSIDE = "A is damaged: an index lies outside the matrix"
+_LAYOUTS = (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
 
 
-class CudaProducts(Products):
+@dataclass(frozen=True, slots=True, eq=False)
+class OrderedCsr:
+    """A matrix; `order` int64[nnz] are the positions of the caller's values in it (None: the same
+    order), `alone` is False if the caller's had duplicates, which were summed."""
+
+    csr: Csr
+    order: torch.Tensor | None
+    alone: bool = True
+
+
+class CudaProducts(Products[Chosen]):
     """Products with a matrix on one GPU. Formats are converted on the device, in the stream of the
     first call; later calls may come from any stream and thread.
 
@@ -46,17 +59,14 @@ class CudaProducts(Products):
         chosen: Mapping[str, Chosen] | None = None,
     ) -> None:
         values = ordered.csr.values
-        super().__init__(wanted.kernel, ordered.order, ordered.alone, values.device)
-        self._ordered, self._wanted, self._runs = ordered, wanted, device
+        super().__init__(wanted, ordered.order, ordered.alone, values.device, chosen or {})
+        self._ordered, self._runs = ordered, device
         self.shape, self.nnz, self.dtype = ordered.csr.shape, ordered.csr.nnz, values.dtype
         self._width = wanted.k if wanted.k is not None else 1
         self._two, self._vector = wanted.kernel == "sddmm", wanted.kernel == "spmv"
         self._on_gpu = self.device.type == "cuda"
-        self._lock = threading.RLock()
         self._turned: tuple[Csr, torch.Tensor] | None = None
-        self._chosen_by: dict[str, Chosen] = dict(chosen or {})
-        self._name = "asked" if self._two else "along"
-        self._chosen(self._name)
+        self._product(self._name)
         if self._back is not None:  # also of a copy, which has nothing to choose
             self._settle()
 
@@ -67,33 +77,12 @@ class CudaProducts(Products):
 
     def __copy__(self) -> CudaProducts:
         with self._lock:
-            chosen = {name: copy.copy(one) for name, one in self._chosen_by.items()}
-            return CudaProducts(self._ordered, self._wanted, self._runs, chosen)
+            return CudaProducts(self._ordered, self._wanted, self._runs, self._copies())
 
     def __reduce__(self) -> tuple[Any, ...]:
         with self._lock:
-            wanted = self._wanted.named(self.config)
+            wanted = replace(self._wanted, config=self.named.config)
             return _rebuilt, (self.sparse(None), self._ordered.order, self.alone, wanted)
-
-    @property
-    def config(self) -> Config | None:
-        return self._chosen_by[self._name].config
-
-    @property
-    def op(self) -> Op:
-        return self._chosen_by[self._name].op
-
-    @property
-    def answer(self) -> str:
-        choice = self._chosen_by[self._name].choice
-        return "" if choice is None else choice.answer
-
-    def why(self) -> str:
-        with self._lock:
-            chosen = dict(self._chosen_by)
-        lines = [chosen.pop(self._name).why()]
-        lines += [f"for {PURPOSES[name]}:\n{one.why()}" for name, one in chosen.items()]
-        return "\n".join(lines)
 
     def own(self) -> torch.Tensor:
         return self._ordered.csr.values
@@ -101,7 +90,7 @@ class CudaProducts(Products):
     def multiply(
         self, b: torch.Tensor, values: torch.Tensor | None, transposed: bool
     ) -> torch.Tensor:
-        chosen = self._chosen("across" if transposed else "along")
+        chosen = self._product("across" if transposed else "along")
         if values is not None and transposed:
             values = values[self._transposed()[1]]
         return self._computed(chosen, b, None, values, None)
@@ -109,7 +98,7 @@ class CudaProducts(Products):
     def dot(self, c: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         if self._vector:
             c, b = c.reshape(-1, 1), b.reshape(-1, 1)
-        return self._computed(self._chosen("dots"), b, c, None, None)
+        return self._computed(self._product("dots"), b, c, None, None)
 
     def straight(
         self,
@@ -117,19 +106,13 @@ class CudaProducts(Products):
         values: torch.Tensor | None,
         out: torch.Tensor | None,
     ) -> torch.Tensor:
-        chosen = self._chosen_by[self._name]
-        if self._two:
-            if len(operands) != 2:
-                raise UsageError("SDDMM takes two dense operands", hint="f(C, B) for A ∘ (C Bᵀ)")
-            return self._computed(chosen, operands[1], operands[0], values, out)
-        if len(operands) != 1:
-            raise UsageError(f"{self.kernel} takes one dense operand")
-        return self._computed(chosen, operands[0], None, values, out)
+        chosen, (*others, b) = self.named, operands
+        return self._computed(chosen, b, others[0] if others else None, values, out)
 
     def quick(self) -> Quick | None:
         if self._runs is None or self.order is not None or not self._width:
             return None
-        chosen, two = self._chosen_by[self._name], self._two
+        chosen, two = self.named, self._two
         (m, n), dtype, device = self.shape, self.dtype, self.device
         width = () if self._vector else (self._width,)
         shape_b, shape_x = torch.Size((n, *width)), torch.Size((m, *width))
@@ -166,31 +149,27 @@ class CudaProducts(Products):
 
     def update(self, values: torch.Tensor) -> None:
         with self._guard():
-            self._update(values)
-
-    def _update(self, values: torch.Tensor) -> None:
-        if values.layout is not torch.strided:
-            other = csr_of(values, self._runs)
-            same = other.csr.shape == self.shape and other.csr.nnz == self.nnz
-            mine = self._ordered.csr
-            if not same or not (
-                torch.equal(other.csr.ptr, mine.ptr) and torch.equal(other.csr.idx, mine.idx)
-            ):
-                raise UsageError("the pattern of A has changed", hint="compile it again")
-            values = other.csr.values
-        ordered = self._check(values, "values", (self.nnz,)).detach().clone()
-        with self._lock:
-            self._ordered = self._ordered.with_values(ordered)
-            turned = self._turned
-            for name, one in self._chosen_by.items():
-                if name == "across" and turned is not None:
-                    one.compute = one.compute.with_values(ordered[turned[1]])
-                elif name != "dots":
-                    one.compute = one.compute.with_values(ordered)
-                one.streams = one.streams if name == "dots" else self._stream()
-            if turned is not None:
-                self._turned = turned[0].with_values(ordered[turned[1]]), turned[1]
-        self._settle()
+            if values.layout is not torch.strided:
+                other = csr_of(values, self._runs)
+                same = other.csr.shape == self.shape and other.csr.nnz == self.nnz
+                mine = self._ordered.csr
+                if not same or not (
+                    torch.equal(other.csr.ptr, mine.ptr) and torch.equal(other.csr.idx, mine.idx)
+                ):
+                    raise UsageError("the pattern of A has changed", hint="compile it again")
+                values = other.csr.values
+            ordered = self._check(values, "values", (self.nnz,)).detach().clone()
+            with self._lock:
+                self._ordered = replace(self._ordered, csr=self._ordered.csr.with_values(ordered))
+                own = {"sampled": ordered, "along": ordered}
+                if self._turned is not None or "across" in self._compiled:
+                    turned, order = self._transposed()
+                    own["across"] = ordered[order]
+                    self._turned = turned.with_values(own["across"]), order
+                for name in own.keys() & self._compiled.keys():
+                    one = self._compiled[name]
+                    one.compute, one.streams = one.compute.with_values(own[name]), self._stream()
+            self._settle()
 
     def sparse(self, values: torch.Tensor | None) -> torch.Tensor:
         csr = self._ordered.csr
@@ -198,20 +177,16 @@ class CudaProducts(Products):
         pointers, indices = csr.ptr.long(), csr.idx.long()
         return torch.sparse_csr_tensor(pointers, indices, own, csr.shape, check_invariants=False)
 
-    def _chosen(self, name: str) -> Chosen:
-        chosen = self._chosen_by.get(name)
-        if chosen is not None:
+    def _compile(self, name: str) -> Chosen:
+        with self._guard():
+            chosen = self._choose(name)
+            self._settle()
             return chosen
-        with self._lock, self._guard():
-            if name not in self._chosen_by:
-                self._chosen_by[name] = self._choose(name)
-                self._settle()
-            return self._chosen_by[name]
 
     def _choose(self, name: str) -> Chosen:
         csr, dtype, wanted = self._ordered.csr, DTYPES[self.dtype], self._wanted
         kernel = "spmv" if self._vector else "spmm"
-        if name in ("asked", "dots"):
+        if name in ("sampled", "dots"):
             kernel = "sddmm"
         if name == "dots":
             csr = csr.with_values(torch.ones_like(csr.values))
@@ -378,10 +353,85 @@ def or_by_torch(
         try:
             device = gpu(matrix.device.index or 0)
         except (EmbeddbError, DeviceError) as error:
-            warn(str(error))
+            warn_once(f"torch computes instead: {error}")
     with torch.cuda.device(matrix.device) if on_gpu else nullcontext():
         try:
             return make(device)
         except (CompileFailed, DeviceError, RunnerUnavailable) as error:
-            warn(str(error))
+            warn_once(f"torch computes instead: {error}")
             return make(None)
+
+
+# -- sparse tensors as checked, sorted CSR with int32 indices --------------------------------------
+
+
+def csr_of(matrix: torch.Tensor, device: Device | None = None) -> OrderedCsr:
+    """A sparse tensor m×n in CSR, CSC or COO, copied; `device` checks sorted CSR in one launch.
+
+    Raises: UsageError for another tensor or value type; MatrixError for 2^31 entries, rows or
+    columns and more, and for invalid pointers or indices.
+    """
+    if not isinstance(matrix, torch.Tensor) or matrix.layout not in _LAYOUTS:
+        parts = matrix.layout if isinstance(matrix, torch.Tensor) else type(matrix).__name__
+        raise UsageError(f"A is {parts}: a sparse tensor in CSR, CSC or COO is needed")
+    if matrix.dim() != 2 or matrix.dense_dim():
+        raise UsageError(f"A has {matrix.dim()} dimensions: a matrix of numbers is needed")
+    if matrix.dtype not in DTYPES:
+        raise UsageError(f"A holds {matrix.dtype}: kernels compute in float64, 32 and 16 bits")
+    (m, n), nnz = matrix.shape, matrix._nnz()
+    if max(nnz, m, n) > _MAX:
+        raise MatrixError(f"A is {m}x{n} with {nnz} entries, of at most {_MAX} each")
+    if matrix.layout is torch.sparse_csr and device is not None and m and n and nnz:
+        values = matrix.values().detach().clone()
+        csr, report = inspect((m, n), matrix.crow_indices(), matrix.col_indices(), values, device)
+        if report.pointers or report.outside:
+            raise MatrixError(_POINTERS if report.pointers else _OUTSIDE)
+        if not (report.falling or report.repeated):
+            return OrderedCsr(csr, None)
+    if matrix.layout is torch.sparse_coo:
+        values, (rows, columns) = matrix._values(), matrix._indices()  # in the caller's order
+    elif matrix.layout is torch.sparse_csr:
+        values, columns = matrix.values(), matrix.col_indices()
+        rows = _expanded(matrix.crow_indices(), columns, m)
+    else:
+        values, rows = matrix.values(), matrix.row_indices()
+        columns = _expanded(matrix.ccol_indices(), rows, n)
+    return _sorted((m, n), rows.long(), columns.long(), values.detach())
+
+
+def _expanded(pointers: torch.Tensor, indices: torch.Tensor, count: int) -> torch.Tensor:
+    """int64[nnz]: the row (column) of each entry. Raises: MatrixError."""
+    lengths = pointers[1:] - pointers[:-1]
+    ends = torch.stack([pointers[0], pointers[-1], lengths.min() if count else pointers[0]])
+    first, last, least = ends.tolist()
+    if first != 0 or last != indices.numel() or least < 0:
+        raise MatrixError(_POINTERS)
+    numbers = torch.arange(count, device=pointers.device)
+    return torch.repeat_interleave(numbers, lengths, output_size=indices.numel())
+
+
+def _sorted(
+    shape: tuple[int, int], rows: torch.Tensor, columns: torch.Tensor, values: torch.Tensor
+) -> OrderedCsr:
+    (m, n), nnz = shape, values.numel()
+    key = rows * max(n, 1) + columns
+    order = None
+    if nnz:
+        rises = (key[1:] > key[:-1]).all().to(key.dtype)
+        bounds = torch.stack([*rows.aminmax(), *columns.aminmax(), rises])
+        low_row, row, low_column, column, rising = bounds.tolist()
+        if min(low_row, low_column) < 0 or row >= m or column >= n:
+            raise MatrixError(_OUTSIDE)
+        if not rising:
+            order = torch.argsort(key, stable=True)
+            key, rows, columns, values = key[order], rows[order], columns[order], values[order]
+    alone = True
+    if order is not None and bool((key[1:] == key[:-1]).any()):
+        key, which = torch.unique(key, return_inverse=True)
+        values = values.new_zeros(len(key)).index_add_(0, which, values)
+        rows, columns, order, alone = key // max(n, 1), key % max(n, 1), None, False
+    counts = torch.bincount(rows, minlength=m) if m else rows.new_zeros(0)
+    ptr = torch.zeros(m + 1, dtype=torch.int64, device=values.device)
+    torch.cumsum(counts, 0, out=ptr[1:])
+    parts = (ptr.to(torch.int32), columns.to(torch.int32).contiguous())
+    return OrderedCsr(Csr(shape, *parts, values.clone().contiguous()), order, alone)

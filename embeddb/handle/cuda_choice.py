@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,7 +24,14 @@ from embeddb.core.errors import (
     UsageError,
 )
 from embeddb.core.pattern import Pattern
-from embeddb.handle.choice import Choice, CompileOptions, Target, preparing_s, query_choice
+from embeddb.handle.choice import (
+    Choice,
+    CompileOptions,
+    Target,
+    preparing_s,
+    query_choice,
+    warn_once,
+)
 from embeddb.kernels.cuda.device import Device, DeviceError
 from embeddb.kernels.cuda.forms import Csr, Form
 from embeddb.kernels.cuda.nvrtc import CompileFailed
@@ -135,6 +141,11 @@ class Chosen:
     streams: set[int] = field(default_factory=set)
 
     @property
+    def answer(self) -> str:
+        """Id of the stored answer, empty if there is none."""
+        return "" if self.choice is None else self.choice.answer
+
+    @property
     def vec(self) -> int:
         """Vector length of reads from a dense row."""
         return 1 if self.config is None else plan(self.config, self.op).vec
@@ -144,11 +155,8 @@ class Chosen:
         m, n = self.compute.csr.shape
         lines = [f"{self.op} on {m}x{n}, nnz={self.compute.csr.nnz}"]
         lines.append("runs: torch" if self.config is None else f"runs: {self.config}")
-        if (choice := self.choice) is not None:
-            lines.append(f"chosen: {Config(choice.config)} ({choice.source})")
-            if choice.gain is not None:
-                gain = f"{choice.gain:.2f} times the default, sure: {choice.sure}"
-                lines.append(f"{choice.gain_origin}: {gain}")
+        if self.choice is not None:
+            lines += self.choice.why()
         lines.append(f"choosing and preparing took {1e3 * self.seconds:.1f} ms")
         return "\n".join(lines + self.notes)
 
@@ -167,8 +175,9 @@ def choose(
     does not suit the matrix; as `embeddb.open` and `Database.query` do.
     """
     begun = time.perf_counter()
-    if config is not None:
-        _check_legal(config, op)
+    reason = None if config is None else load_platform("cuda").kernel(op).space.reason(config)
+    if reason is not None:  # at any width: answers are for the nearest measured one
+        raise SpaceError(reason, hint="`embeddb platform show cuda` lists parameters and values")
     if device is None or not csr.nnz or not all(csr.shape):
         bound = Chosen(TorchProduct(csr, op), op, notes=["torch computes: nothing to choose"])
     elif config is not None:
@@ -180,14 +189,6 @@ def choose(
         bound = _by_calls(csr, op, device, db, options)
     bound.seconds = time.perf_counter() - begun
     return bound
-
-
-def _check_legal(config: Config, op: Op) -> None:
-    """Raises: SpaceError for a configuration that the platform does not have at any width: answers
-    are for the nearest measured one."""
-    kernel = load_platform("cuda").kernel(op)
-    if (reason := kernel.space.reason(config)) is not None:
-        raise SpaceError(reason, hint="`embeddb platform show cuda` lists parameters and values")
 
 
 def product_s(csr: Csr, op: Op) -> float:
@@ -215,24 +216,25 @@ def _by_calls(
     ):
         note = f"torch computes: {calls:.0f} calls do not amortise preparing a kernel"
         return Chosen(TorchProduct(csr, op), op, notes=[note])
-    question = _Question(csr, op, device, db, options)
-    if calls * each * _ANSWER_SAVES < question.wait_s(calls) and not options.seconds:
+    question = cache(lambda: _question(csr, op, device, db, options))
+    saved, wait_s = calls * each * _ANSWER_SAVES, _ASK_S + _ASK_NNZ_S * csr.nnz
+    if wait_s <= saved < math.inf:
+        wait_s += preparing_s(*question())
+    if saved < wait_s and not options.seconds:
         note = f"no query for {calls:.0f} calls: the static best configuration of the H200 runs"
         return _first([(usual, note)], csr, op, device, None)
     choice, ranked = None, [(usual, "the static best configuration of the H200 runs")]
     with suppress(NothingFound):
-        choice = question.answer()
-        usable = (one for one in _usable(choice, op) if _may_build(one, op, device, options))
+        choice = query_choice(*question())
+        usable = list(_usable(choice, op))
+        if options.build is False:
+            usable = [one for one in usable if device.is_built(plan(one, op).template)]
         ranked = [(one, "") for one in usable] or ranked
     timing_s = _TIMED * (_TIME_S + _FORMAT_S)
     if options.reproducible or (calls * each * _TIMING_SAVES < timing_s and not options.seconds):
         return _first(ranked, csr, op, device, choice)
     rivals = list(dict.fromkeys([*(one for one, _ in ranked[:_TIMED]), usual, *_libraries(op)]))
     return _timed(rivals, csr, op, device, choice)
-
-
-def _may_build(config: Config, op: Op, device: Device, options: CompileOptions) -> bool:
-    return options.build is not False or device.is_built(plan(config, op).template)
 
 
 @lru_cache(maxsize=256)
@@ -265,35 +267,16 @@ def _is_exact(wanted: Plan) -> bool:
     return wanted.form.exact and not (narrow and wanted.algorithm in ("default", "csr2"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
+def _question(
+    csr: Csr, op: Op, device: Device, db: Database | str | Path, options: CompileOptions
+) -> tuple[Pattern, Op, Database | str | Path, CompileOptions, Target]:
     """Query of the database for the nearest measured width, in float32."""
-
-    csr: Csr
-    op: Op
-    device: Device
-    db: Database | str | Path
-    options: CompileOptions
-
-    def wait_s(self, calls: float) -> float:
-        """Estimated seconds of an answer, including its preparation if calls are few."""
-        own = _ASK_S + _ASK_NNZ_S * self.csr.nnz
-        if math.isinf(calls) or calls * product_s(self.csr, self.op) * _ANSWER_SAVES < own:
-            return own
-        return own + preparing_s(*self._about())
-
-    def answer(self) -> Choice:
-        """The choice. Raises: NothingFound; as `embeddb.open` and `Database.query` do."""
-        return query_choice(*self._about())
-
-    def _about(self) -> tuple[Pattern, Op, Database | str | Path, CompileOptions, Target]:
-        csr, op = self.csr, self.op
-        width = min(_WIDTHS[op.name], key=lambda w: abs(math.log(w / op.width)))
-        identity = identity_of(self.device.facts())
-        here = load_platform("cuda").at(instance_of(identity), identity)
-        target = Target(here, (here.id,), count=2 * _TIMED, exact=True)
-        pattern = Pattern.from_csr(csr.shape, csr.ptr.cpu().numpy(), csr.idx.cpu().numpy())
-        return pattern, Op(op.name, width), self.db, self.options, target
+    width = min(_WIDTHS[op.name], key=lambda w: abs(math.log(w / op.width)))
+    identity = identity_of(device.facts())
+    here = load_platform("cuda").at(instance_of(identity), identity)
+    target = Target(here, (here.id,), count=2 * _TIMED, exact=True)
+    pattern = Pattern.from_csr(csr.shape, csr.ptr.cpu().numpy(), csr.idx.cpu().numpy())
+    return pattern, Op(op.name, width), db, options, target
 
 
 def _usable(choice: Choice, op: Op) -> Iterator[Config]:
@@ -315,7 +298,7 @@ def _first(
         try:
             bound = bind(csr, plan(config, op), device)
         except (MissingDependency, NothingFound, RunnerUnavailable) as error:
-            warn(str(error))
+            warn_once(f"torch computes instead: {error}")
             notes.append(f"torch computes: {error}")
             break
         except _FAILURES as error:
@@ -367,13 +350,3 @@ def _operands(csr: Csr, op: Op) -> tuple[torch.Tensor, torch.Tensor | None, torc
     sampled = op.name == "sddmm"
     out = like.new_empty((csr.nnz,) if sampled else (m, *width))
     return like.new_ones((n, *width)), like.new_ones((m, *width)) if sampled else None, out
-
-
-_reasons: set[str] = set()
-
-
-def warn(reason: str) -> None:
-    """Warn once per process and reason that torch computes instead."""
-    if reason not in _reasons:
-        _reasons.add(reason)
-        warnings.warn(f"torch computes instead: {reason}", RuntimeWarning, stacklevel=2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import threading
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -14,12 +13,11 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, UsageError
 from embeddb.handle.autotune import Rival, Trial
-from embeddb.handle.choice import Choice
+from embeddb.handle.choice import Choice, warn_once
 from embeddb.handle.kernel_call import KernelCall, by_kernel, by_scipy
 from embeddb.handle.matrix import Matrix, matrix_of, operand, result_of
 
 Floats = NDArray[Any]
-_reasons: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +176,7 @@ class Handle:
         lines = [f"{self._op} on {pattern!r}"]
         lines.append("runs: scipy" if self._config is None else f"runs: {self._config}")
         if (choice := self._choice) is not None:
-            lines.append(f"chosen: {Config(choice.config)} ({choice.source})")
-            if choice.gain is not None:
-                gain = f"{choice.gain:.2f} times the default, sure: {choice.sure}"
-                lines.append(f"{choice.gain_origin}: {gain}")
+            lines += choice.why()
             if choice.break_even is not None:
                 calls = f"conversion pays off after {choice.break_even:.0f} calls"
                 lines.append(calls if choice.break_even > 0 else "no conversion needed")
@@ -281,16 +276,9 @@ def _rebuilt(
     try:
         served = by_scipy(matrix, op) if config is None else by_kernel(matrix, op, config)
     except EmbeddbError as error:
-        warn_of_scipy(str(error))
+        warn_once(f"scipy computes instead: {error}")
         notes = [*notes, f"scipy computes: {error}"]
         served, config, later = by_scipy(matrix, op), None, None
     handle = Handle(served, config, choice, notes)
     handle._later, handle._calls = later, calls
     return handle
-
-
-def warn_of_scipy(reason: str) -> None:
-    """Warn once per process and reason that scipy computes instead."""
-    if reason not in _reasons:
-        _reasons.add(reason)
-        warnings.warn(f"scipy computes instead: {reason}", RuntimeWarning, stacklevel=3)

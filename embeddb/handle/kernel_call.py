@@ -14,13 +14,12 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.handle.matrix import Buffers, Matrix
 from embeddb.kernels import build as cpu_build
-from embeddb.kernels.called import NO_MEMORY, NOT_A_NUMBER, BoundKernel, CalledKernel, is_built
-from embeddb.kernels.forms import CSR, FormSpec, Refusal, address, as_scipy
+from embeddb.kernels.called import NO_MEMORY, BoundKernel, CalledKernel, is_built
+from embeddb.kernels.forms import CSR, Refusal, address, as_scipy
 
 Floats = NDArray[Any]
 #: Terms of SDDMM computed at a time by scipy.
 _CHUNK = 1 << 15
-_NO_ROOM = "no memory for the threads' scratch space beside the result"
 #: Largest form of a matrix.
 _MAX_BYTES = 1 << 34
 
@@ -68,11 +67,6 @@ class KernelCall:
         """Seconds of bringing the matrix into its form."""
         return 0.0 if self.bound is None else self.bound.form.conversion_s
 
-    @property
-    def spec(self) -> FormSpec | None:
-        """The form of the matrix; None for scipy."""
-        return None if self.kernel is None else self.kernel.launch.form
-
     def compute(self, b: Floats, c: Floats | None, out: Floats | None) -> Floats:
         """Compute into `out`, for which `result_of` must be true, or a new array; b is dtype[n,k]
         (SpMV: also dtype[n]), c dtype[m,k] for SDDMM."""
@@ -98,10 +92,8 @@ class KernelCall:
             first.give_back(operand_b)
         if second is not None and operand_c is not None:
             second.give_back(operand_c)
-        if done == NO_MEMORY:
-            raise MemoryError(_NO_ROOM)
-        if done == NOT_A_NUMBER:
-            return _taking(self._by_scipy(b, c), out)
+        if done:
+            return self._instead(done, b, c, out)
         return _taking(result[:m], out) if beyond else result
 
     def directly(self, b: Floats, out: Floats | None) -> Floats:
@@ -115,18 +107,22 @@ class KernelCall:
         if not _Process.used:  # setting it costs as much as the call
             _Process.used = True
         done = bound.call(bound.at, address(b), 0, address(whole), _Process.most)
-        if done == NO_MEMORY:
-            raise MemoryError(_NO_ROOM)
-        if done == NOT_A_NUMBER:
-            return _taking(self._by_scipy(b, None), out)
+        if done:
+            return self._instead(done, b, None, out)
         return whole if rows == m else _taking(whole[:m], out)
+
+    def _instead(self, done: int, b: Floats, c: Floats | None, out: Floats | None) -> Floats:
+        """The result by scipy, in place of a kernel that ended with another code than DONE."""
+        if done == NO_MEMORY:
+            raise MemoryError("no memory for the threads' scratch space beside the result")
+        return _taking(self._by_scipy(b, c), out)
 
     def with_values(self, matrix: Matrix) -> KernelCall:
         """The same with other values of the same pattern."""
         if self.bound is None or self.kernel is None:
             return replace(self, matrix=matrix, sparse=None)
         bound = self.bound
-        if not is_plain(self.kernel.launch.form) and bound.form.order is None:
+        if self.kernel.launch.form != CSR and bound.form.order is None:
             form = self.kernel.convert(self.matrix.form(), max_bytes=_MAX_BYTES, ordered=True)
             if isinstance(form, Refusal):
                 raise MemoryError(form.reason)
@@ -168,13 +164,15 @@ def by_kernel(
     Raises: RunnerUnavailable if it cannot be built or trusted here; FormRefused; SpaceError for a
     illegal configuration.
     """
+    other = None if like is None else like.kernel
     if kernel is None:
-        other = None if like is None else like.kernel
         kernel = _kernel(config, op, _builder() if other is None else other.builder)
-    if like is not None and like.bound is not None and like.spec == kernel.launch.form:
-        bound = kernel.bind(like.bound.form, matrix.values.size, like.bound)
+    spec = kernel.launch.form
+    shared = None if like is None else like.bound
+    if other is not None and shared is not None and other.launch.form == spec:
+        bound = kernel.bind(shared.form, matrix.values.size, shared)
     else:
-        ordered = op.name == "sddmm" and not is_plain(kernel.launch.form)
+        ordered = op.name == "sddmm" and spec != CSR
         form = kernel.convert(matrix.form(), max_bytes=_MAX_BYTES, ordered=ordered)
         if isinstance(form, Refusal):
             raise FormRefused(f"the form is refused for this matrix: {form.reason}")
@@ -207,14 +205,6 @@ def built_kernel(config: Config, op: Op) -> CalledKernel:
     return _kernel(config, op, _builder())
 
 
-def ready_kernel(config: Config, op: Op) -> CalledKernel | None:
-    """The kernel of a configuration if it is loaded or built. Raises: SpaceError,
-    RunnerUnavailable."""
-    builder = _builder()
-    ready = (config, op, *builder) in _loaded or is_built(config, op)
-    return _kernel(config, op, builder) if ready else None
-
-
 def _builder() -> tuple[object, ...]:
     return cpu_build.compiler(), *_flags_and_folder(*map(os.environ.get, _BUILDER_VARIABLES))
 
@@ -230,11 +220,6 @@ def _kernel(config: Config, op: Op, builder: tuple[object, ...]) -> CalledKernel
     kernel = CalledKernel(config, op, builder)
     _loaded.add((config, op, *builder))
     return kernel
-
-
-def is_plain(spec: FormSpec) -> bool:
-    """True for plain CSR."""
-    return spec == CSR
 
 
 def _taking(result: Floats, out: Floats | None) -> Floats:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import MatrixError, UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.kernels.forms import Form, aligned, sorted_copy
+from embeddb.kernels.forms import Form, aligned_copy, sorted_copy
 
 #: Largest number of non-zeros.
 MAX_NNZ = (1 << 31) - 1
@@ -65,14 +65,14 @@ def matrix_of(matrix: Any, dtype: Any = None) -> Matrix:
         raise MatrixError(f"A has {values.size} values for {idx.size} indices")
     if layout == "csc":
         pattern = Pattern.from_csc(matrix.shape, ptr, idx)
-        return Matrix(pattern, _sorted(matrix.shape, (values, idx, ptr), "csc", pattern), False)
+        return Matrix(pattern, _sorted(matrix.shape, (values, idx, ptr), "csc"), False)
     pattern = Pattern.from_csr(matrix.shape, ptr, idx)
     sorted_already = pattern.indices is idx  # by far the usual case
     plain = sorted_already or (pattern.nnz == idx.size and bool((pattern.indices == idx).all()))
     if plain:
-        return Matrix(pattern, _aligned(values), True)
+        return Matrix(pattern, aligned_copy(values), True)
     parts = (values.copy(), idx, ptr)  # scipy sorts them in place
-    return Matrix(pattern, _sorted(matrix.shape, parts, "csr", pattern), False)
+    return Matrix(pattern, _sorted(matrix.shape, parts, "csr"), False)
 
 
 def _read_back(
@@ -89,13 +89,7 @@ def _read_back(
     pattern = Pattern.from_csr(shape, np.array(indptr), np.array(indices))
     if values.shape != (pattern.nnz,):
         raise MatrixError(f"A has {values.size} values for {pattern.nnz} non-zeros")
-    return Matrix(pattern, _aligned(values), plain)
-
-
-def _aligned(values: NDArray[Any]) -> NDArray[Any]:
-    copied = aligned(values.shape, values.dtype)
-    copied[:] = values
-    return copied
+    return Matrix(pattern, aligned_copy(values), plain)
 
 
 def value_type(values: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
@@ -122,10 +116,10 @@ def _of_coordinates(matrix: Any, values: NDArray[Any]) -> Matrix:
     if values.shape != rows.shape:
         raise MatrixError(f"A has {values.size} values for {rows.size} coordinates")
     where = (values, (rows.astype(np.int32, copy=False), cols.astype(np.int32, copy=False)))
-    return Matrix(pattern, _sorted(matrix.shape, where, "coo", pattern), False)
+    return Matrix(pattern, _sorted(matrix.shape, where, "coo"), False)
 
 
-def _sorted(shape: tuple[int, int], parts: Any, layout: str, pattern: Pattern) -> NDArray[Any]:
+def _sorted(shape: tuple[int, int], parts: Any, layout: str) -> NDArray[Any]:
     """Values in the order of the pattern, which was built, and so checked, from the same
     indices."""
     from scipy import sparse
@@ -133,7 +127,7 @@ def _sorted(shape: tuple[int, int], parts: Any, layout: str, pattern: Pattern) -
     kind = {"csr": sparse.csr_array, "csc": sparse.csc_array, "coo": sparse.coo_array}[layout]
     csr = kind(parts, shape=shape).tocsr()
     csr.sum_duplicates()
-    return _aligned(csr.data)
+    return aligned_copy(csr.data)
 
 
 def operand(array_like: Any, name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:

@@ -6,22 +6,31 @@ These are the products with A and with Aᵀ, and the dot products at the non-zer
 
 from __future__ import annotations
 
+import copy
 import secrets
-from collections.abc import Callable
-from typing import Any
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 import torch
 from torch._C import _functorch as functorch
 from torch.autograd import forward_ad
 
-from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from embeddb.handle.choice import Wanted
+    from embeddb.handle.cuda_choice import Chosen
+    from embeddb.handle.handle import Handle
+
+#: The code of one product.
+T = TypeVar("T", bound="Chosen | Handle")
 
 #: Fast path from dense operands (one or two, in the caller's order) and `out` to the result; None
 #: if a call needs more: failed checks, copies, gradients, another stream.
 Quick = Callable[[Any, Any, Any], "torch.Tensor | None"]
-#: Purpose of each product, by name.
+#: Purpose of each product, by name; an SDDMM that the caller named is `sampled`.
 PURPOSES = {
     "along": "products with A",
     "across": "products with Aᵀ, the gradient by B",
@@ -29,8 +38,14 @@ PURPOSES = {
 }
 
 
-class Products:
-    """The products of one pattern on one device, and the order of the caller's values.
+def name_of(kernel: str) -> str:
+    """Name of the product that the caller named."""
+    return "sampled" if kernel == "sddmm" else "along"
+
+
+class Products(Generic[T]):
+    """The products of one pattern on one device, compiled on first use, and the order of the
+    caller's values. `compiled` are those of a copy, by name.
 
     `order` int64[nnz] are the positions of the caller's values in sorted CSR (None: the same
     order), `alone` is True if values alone have an order. `stamp` is an empty tensor whose version
@@ -44,16 +59,26 @@ class Products:
     """
 
     def __init__(
-        self, kernel: str, order: torch.Tensor | None, alone: bool, device: torch.device
+        self,
+        wanted: Wanted,
+        order: torch.Tensor | None,
+        alone: bool,
+        device: torch.device,
+        compiled: Mapping[str, T],
     ) -> None:
-        self.kernel, self.order, self.alone, self.device = kernel, order, alone, device
-        if kernel == "sddmm" and not alone:
+        self.kernel, self.order, self.alone, self.device = wanted.kernel, order, alone, device
+        self._wanted = wanted
+        if self.kernel == "sddmm" and not alone:
             raise _no_order()
-        self.key = secrets.randbits(62)
+        self.key, self._lock = secrets.randbits(62), threading.RLock()
+        self._name, self._compiled = name_of(self.kernel), dict(compiled)
         with torch.inference_mode(False):  # tensors of that mode have no version
             self.stamp = torch.empty(0, device=device)
             # Complete before any thread can ask for it.
-            self._back = _inverse(order) if order is not None and kernel == "sddmm" else None
+            self._back: torch.Tensor | None = None
+            if order is not None and self.kernel == "sddmm":
+                places = torch.arange(order.numel(), device=device)
+                self._back = torch.empty_like(order).index_copy_(0, order, places)
         _known[self.key] = self
 
     shape: tuple[int, int]
@@ -61,21 +86,33 @@ class Products:
     dtype: torch.dtype
 
     @property
-    def config(self) -> Config | None:
-        """The configuration of the product that the caller named; None for a library."""
-        raise NotImplementedError
-
-    @property
-    def op(self) -> Op:
-        raise NotImplementedError
-
-    @property
-    def answer(self) -> str:
-        """Id of the stored answer, empty if there is none."""
-        raise NotImplementedError
+    def named(self) -> T:
+        """The product that the caller named."""
+        return self._compiled[self._name]
 
     def why(self) -> str:
+        """The code of each product used so far and the reasons for it."""
+        with self._lock:
+            compiled = dict(self._compiled)
+        lines = [compiled.pop(self._name).why()]
+        for name, one in compiled.items():
+            lines.append(f"for {PURPOSES[name]}:\n{one.why()}")
+        return "\n".join(lines)
+
+    def _product(self, name: str) -> T:
+        if (one := self._compiled.get(name)) is None:
+            with self._lock:
+                if name not in self._compiled:
+                    self._compiled[name] = self._compile(name)
+                one = self._compiled[name]
+        return one
+
+    def _compile(self, name: str) -> T:
         raise NotImplementedError
+
+    def _copies(self) -> dict[str, T]:
+        with self._lock:
+            return {name: copy.copy(one) for name, one in self._compiled.items()}
 
     def own(self) -> torch.Tensor:
         """dtype[nnz]: A's values in CSR order."""
@@ -127,12 +164,6 @@ class Products:
         return result if self._back is None else result[self._back]
 
 
-def _inverse(order: torch.Tensor) -> torch.Tensor:
-    """int64[nnz]: the places that the positions int64[nnz] stand at."""
-    places = torch.arange(order.numel(), device=order.device)
-    return torch.empty_like(order).index_copy_(0, order, places)
-
-
 def no_tensor(name: str, candidate: Any) -> UsageError:
     """Error for an operand that is no tensor."""
     return UsageError(
@@ -148,10 +179,10 @@ def _no_order() -> UsageError:
     )
 
 
-_known: WeakValueDictionary[int, Products] = WeakValueDictionary()
+_known: WeakValueDictionary[int, Products[Any]] = WeakValueDictionary()
 
 
-def _products(key: int) -> Products:
+def _products(key: int) -> Products[Any]:
     """The products of a key, which is symbolic if torch.compile meets a second handle. Raises:
     UsageError if the handle was deleted, or is one of another process."""
     products = _known.get(int(key))

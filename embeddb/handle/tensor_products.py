@@ -2,106 +2,56 @@
 
 from __future__ import annotations
 
-import copy
-import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embeddb.core.config import Config, Op
 from embeddb.core.errors import MatrixError, UsageError
+from embeddb.handle.choice import Wanted
 from embeddb.handle.handle import Handle
 from embeddb.handle.matrix import Matrix, matrix_of
-from embeddb.handle.operators import PURPOSES, Products, no_tensor
+from embeddb.handle.operators import Products, name_of, no_tensor
 from embeddb.kernels.forms import as_scipy
 
-#: Compiler of a scipy matrix for one kernel (`spmm`, `spmv`, `sddmm`) with the caller's options;
-#: the last argument is True for the product that the caller named.
-Compile = Callable[[Any, str, bool], Handle]
 _LAYOUTS = {torch.sparse_csr: "csr", torch.sparse_csc: "csc", torch.sparse_coo: "coo"}
 
 
-class HostProducts(Products):
-    """Products on the CPU, each a `Handle`, compiled on first use.
-
-    `csr` is the matrix as sorted scipy CSR, `primary` the product that the caller named, `compiled`
-    the others used so far.
-    """
+class HostProducts(Products[Handle]):
+    """Products on the CPU, each a `Handle` by `compiler`, which is `embeddb.compile`. `csr` is the
+    matrix as sorted scipy CSR."""
 
     def __init__(
         self,
-        primary: Handle,
+        compiled: dict[str, Handle],
         order: tuple[NDArray[np.int64] | None, bool],
-        compile_one: Compile,
-        compiled: dict[str, Handle] | None = None,
+        wanted: Wanted,
+        compiler: Callable[..., Any],
     ) -> None:
         places = None if order[0] is None else torch.from_numpy(order[0])
-        super().__init__(primary.op.name, places, order[1], torch.device("cpu"))
-        self.primary = primary
-        self.csr = primary.sparse()
-        self._compile = compile_one
-        self._handles = dict(compiled or {})
-        if self.kernel != "sddmm":
-            self._handles["along"] = primary
-        self._lock = threading.Lock()
+        super().__init__(wanted, places, order[1], torch.device("cpu"), compiled)
+        self._compiler = compiler
+        self.csr = self.named.sparse()
+        self.shape, self.nnz = self.csr.shape, self.csr.nnz
+        self.dtype = torch.float64 if self.csr.dtype == np.float64 else torch.float32
         self._turned: NDArray[np.int64] | None = None
 
     @classmethod
-    def of(cls, matrix: torch.Tensor, kernel: str, compile_one: Compile) -> HostProducts:
+    def of(cls, matrix: torch.Tensor, wanted: Wanted, compiler: Callable[..., Any]) -> HostProducts:
         csr, order, alone = sorted_csr(matrix)
-        return cls(compile_one(csr, kernel, True), (order, alone), compile_one)
+        handle = _handle(compiler, csr, wanted.kernel, wanted, wanted.config)
+        return cls({name_of(wanted.kernel): handle}, (order, alone), wanted, compiler)
 
     def __copy__(self) -> HostProducts:
-        with self._lock:
-            compiled = {name: copy.copy(handle) for name, handle in self._handles.items()}
-            primary = copy.copy(self.primary)
-            return HostProducts(primary, self._order(), self._compile, compiled)
+        order = None if self.order is None else self.order.numpy()
+        return HostProducts(self._copies(), (order, self.alone), self._wanted, self._compiler)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        now = copy.copy(self)
-        others = {name: one for name, one in now._handles.items() if one is not now.primary}
-        return HostProducts, (now.primary, now._order(), now._compile, others)
-
-    def _order(self) -> tuple[NDArray[np.int64] | None, bool]:
-        return None if self.order is None else self.order.numpy(), self.alone
-
-    @property
-    def shape(self) -> tuple[int, int]:  # type: ignore[override]
-        m, n = self.csr.shape
-        return m, n
-
-    @property
-    def nnz(self) -> int:  # type: ignore[override]
-        return int(self.csr.nnz)
-
-    @property
-    def dtype(self) -> torch.dtype:  # type: ignore[override]
-        """Type of values, operands and results."""
-        return torch.float64 if self.csr.dtype == np.float64 else torch.float32
-
-    @property
-    def config(self) -> Config | None:
-        return self.primary.config
-
-    @property
-    def op(self) -> Op:
-        return self.primary.op
-
-    @property
-    def answer(self) -> str:
-        return self.primary.answer
-
-    def why(self) -> str:
-        with self._lock:
-            handles = dict(self._handles)
-        lines = [self.primary.why()]
-        for name, words in PURPOSES.items():
-            if handles.get(name, self.primary) is not self.primary:
-                lines.append(f"for {words}:\n{handles[name].why()}")
-        return "\n".join(lines)
+        order = None if self.order is None else self.order.numpy()
+        return HostProducts, (self._copies(), (order, self.alone), self._wanted, self._compiler)
 
     def own(self) -> torch.Tensor:
         return torch.from_numpy(self.csr.data)
@@ -109,7 +59,7 @@ class HostProducts(Products):
     def multiply(
         self, b: torch.Tensor, values: torch.Tensor | None, transposed: bool
     ) -> torch.Tensor:
-        handle = self.product(transposed)
+        handle = self._product("across" if transposed else "along")
         if values is not None:
             array = array_of(values, "values")
             handle = handle.with_values(array[self._transposing()] if transposed else array)
@@ -119,7 +69,7 @@ class HostProducts(Products):
         arrays = (array_of(c, "C"), array_of(b, "B"))
         if self.kernel == "spmv":
             arrays = (arrays[0].reshape(-1, 1), arrays[1].reshape(-1, 1))
-        return torch.from_numpy(self.dots()(*arrays))
+        return torch.from_numpy(self._product("dots")(*arrays))
 
     def straight(
         self,
@@ -127,7 +77,7 @@ class HostProducts(Products):
         values: torch.Tensor | None,
         out: torch.Tensor | None,
     ) -> torch.Tensor:
-        handle = self.primary
+        handle = self._compiled[self._name]
         if values is not None:
             handle = handle.with_values(array_of(values, "values"))
         arrays = [array_of(one, "an operand") for one in operands]
@@ -137,23 +87,6 @@ class HostProducts(Products):
         handle(*arrays, out=array)
         return out.copy_(torch.from_numpy(array)) if out.is_neg() else out  # a copy if negated
 
-    def product(self, transposed: bool) -> Handle:
-        """The handle of A B, or Aᵀ B."""
-        kernel = "spmv" if self.kernel == "spmv" else "spmm"
-        if transposed:
-            return self._handle("across", kernel, lambda: self.csr.T.tocsr())
-        return self._handle("along", kernel, lambda: self.csr)
-
-    def dots(self) -> Handle:
-        """The handle of dot products at the non-zeros: SDDMM with ones in A."""
-
-        def ones() -> Any:
-            pattern = self.csr.copy()
-            pattern.data[:] = 1
-            return pattern
-
-        return self._handle("dots", "sddmm", ones)
-
     def update(self, values: torch.Tensor) -> None:
         if values.layout is torch.strided:
             matrix = self.csr.copy()
@@ -161,12 +94,11 @@ class HostProducts(Products):
         else:
             matrix = sorted_csr(values)[0]
         with self._lock:
-            self.primary.update(matrix)
-            self.csr = self.primary.sparse()
-            if self._handles.get("along", self.primary) is not self.primary:
-                self._handles["along"].update(self.csr)
-            if "across" in self._handles:
-                self._handles["across"].update(self.csr.T.tocsr())
+            self.named.update(matrix)
+            self.csr = self.named.sparse()
+            for name, handle in self._compiled.items():
+                if name in ("along", "across") and name != self._name:
+                    handle.update(self.csr if name == "along" else self.csr.T.tocsr())
 
     def sparse(self, values: torch.Tensor | None) -> torch.Tensor:
         csr = self.csr
@@ -175,11 +107,14 @@ class HostProducts(Products):
         pointers, indices = (torch.from_numpy(one.astype(np.int64)) for one in places)
         return torch.sparse_csr_tensor(pointers, indices, own, csr.shape, check_invariants=False)
 
-    def _handle(self, name: str, kernel: str, matrix: Callable[[], Any]) -> Handle:
-        with self._lock:
-            if name not in self._handles:
-                self._handles[name] = self._compile(matrix(), kernel, False)
-            return self._handles[name]
+    def _compile(self, name: str) -> Handle:
+        if name == "dots":  # the dot products alone: SDDMM with ones in A
+            ones = self.csr.copy()
+            ones.data[:] = 1
+            return _handle(self._compiler, ones, "sddmm", self._wanted)
+        matrix = self.csr.T.tocsr() if name == "across" else self.csr
+        kernel = "spmv" if self.kernel == "spmv" else "spmm"
+        return _handle(self._compiler, matrix, kernel, self._wanted)
 
     def _transposing(self) -> NDArray[np.int64]:
         """Positions in `csr` of the values in the transpose's sorted CSR."""
@@ -187,6 +122,17 @@ class HostProducts(Products):
             parts = (np.arange(self.csr.nnz), self.csr.indices, self.csr.indptr)
             self._turned = type(self.csr)(parts, shape=self.csr.shape).T.tocsr().data
         return self._turned
+
+
+def _handle(
+    compiler: Callable[..., Any], csr: Any, kernel: str, wanted: Wanted, config: Any = None
+) -> Handle:
+    """One product with a scipy matrix, by the caller's options."""
+    width = None if kernel == "spmv" else 1 if wanted.kernel == "spmv" else wanted.k
+    options = asdict(wanted.options)
+    handle = compiler(csr, kernel, k=width, config=config, db=wanted.db, **options)
+    assert isinstance(handle, Handle)
+    return handle
 
 
 def sorted_csr(matrix: torch.Tensor) -> tuple[Any, NDArray[np.int64] | None, bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +17,6 @@ from embeddb.handle.tensor_products import HostProducts
 
 if TYPE_CHECKING:
     from embeddb.handle.choice import Wanted
-    from embeddb.handle.tensor_products import Compile
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _NO_TRANSFORM = "{} cannot look into a compiled kernel"
@@ -32,7 +31,7 @@ class TensorHandle:
     `Handle`, with the products that gradients have used so far.
     """
 
-    def __init__(self, products: Products) -> None:
+    def __init__(self, products: Products[Any]) -> None:
         self._products = products
         self._key, self._stamp, self._dtype = products.key, products.stamp, products.dtype
         self._device = products.device.type
@@ -65,6 +64,10 @@ class TensorHandle:
         for one in operands:
             if not isinstance(one, torch.Tensor):
                 raise no_tensor("an operand", one)
+        if self._two is (other is None):
+            if self._two:
+                raise UsageError("SDDMM takes two dense operands", hint="f(C, B) for A ∘ (C Bᵀ)")
+            raise UsageError(f"{self._products.kernel} takes one dense operand")
         gradients = torch.is_grad_enabled() and any(
             getattr(one, "requires_grad", False) for one in operands
         )
@@ -80,15 +83,11 @@ class TensorHandle:
         if plain:
             return self._straight(dense, other, values, out, gradients)
         own = None if values is None else self._products.in_csr(values)
-        if not self._two:
-            if other is not None:
-                raise UsageError(f"{self._products.kernel} takes one dense operand")
+        if other is None:
             if own is None and compiling:
                 own = self._stamp  # torch checks its version before the graph's backward
             computed: torch.Tensor = torch.ops.embeddb.product(dense, own, self._key, False)
             return computed
-        if other is None:
-            raise UsageError("SDDMM takes two dense operands", hint="f(C, B) for A ∘ (C Bᵀ)")
         if own is None:
             # A traced program reads the values when it runs; elsewhere an operator costs 8 us.
             own = weights(dense.detach(), self._key) if traced else self._products.own().clone()
@@ -101,23 +100,26 @@ class TensorHandle:
     def __deepcopy__(self, _: dict[int, object]) -> TensorHandle:
         return copy.copy(self)
 
-    def __reduce__(self) -> tuple[type[TensorHandle], tuple[Products]]:
+    def __reduce__(self) -> tuple[type[TensorHandle], tuple[Products[Any]]]:
         return TensorHandle, (self._products,)
 
     @property
     def config(self) -> Config | None:
         """The current configuration; None for a library."""
-        return self._products.config
+        config: Config | None = self._products.named.config
+        return config
 
     @property
     def op(self) -> Op:
         """The operation, with width and value type."""
-        return self._products.op
+        op: Op = self._products.named.op
+        return op
 
     @property
     def answer(self) -> str:
         """Id of the stored answer, empty if there is none."""
-        return self._products.answer
+        answer: str = self._products.named.answer
+        return answer
 
     def update(self, values: torch.Tensor) -> None:
         """Replace the values of the matrix: a sparse tensor of the same pattern, or dtype[nnz] in
@@ -207,9 +209,11 @@ def is_traced(tensors: Sequence[Any]) -> bool:
     )
 
 
-def tensor_handle(matrix: torch.Tensor, wanted: Wanted, compile_one: Compile) -> TensorHandle:
-    """A handle for a sparse tensor (CSR, CSC or COO) on a GPU, or on the CPU, with products
-    compiled by `compile_one`.
+def tensor_handle(
+    matrix: torch.Tensor, wanted: Wanted, compiler: Callable[..., Any]
+) -> TensorHandle:
+    """A handle for a sparse tensor (CSR, CSC or COO) on a GPU, or on the CPU, with products by
+    `compiler`, which is `embeddb.compile`.
 
     Raises: UsageError for another tensor, or one that requires a gradient.
     """
@@ -222,4 +226,4 @@ def tensor_handle(matrix: torch.Tensor, wanted: Wanted, compile_one: Compile) ->
         from embeddb.handle.cuda import CudaProducts
 
         return TensorHandle(CudaProducts.of(matrix, wanted))
-    return TensorHandle(HostProducts.of(matrix, wanted.kernel, compile_one))
+    return TensorHandle(HostProducts.of(matrix, wanted, compiler))

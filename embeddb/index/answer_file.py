@@ -10,6 +10,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -103,7 +104,8 @@ def from_bytes(raw: bytes) -> AnswerIndex:
         with zipfile.ZipFile(io.BytesIO(raw)) as file:
             head = decoded(_array(file, "head", "|u1", 1).tobytes(), _Head, "its head")
             a = {name: _array(file, name, *kind) for name, kind in _ARRAYS.items()}
-        for sound, what in _conditions(head, a):
+        # Each condition assumes those before it.
+        for sound, what in chain(_of_rows(head), _of_runs(head, a), _of_vectors(head, a)):
             if not sound:
                 raise ValueError(f"{what} make no sense")
         return _restored(head, a)
@@ -153,14 +155,8 @@ def _restored(head: _Head, a: Arrays) -> AnswerIndex:
     )
 
 
-def _conditions(head: _Head, a: Arrays) -> Iterator[tuple[bool, str]]:
-    """Conditions on every partition, each with its subject; each assumes those before it."""
-    yield from _of_rows(head)
-    yield from _of_runs(head, a)
-    yield from _of_vectors(head, a)
-
-
 def _of_rows(head: _Head) -> Iterator[tuple[bool, str]]:
+    """Conditions on every partition, each with its subject."""
     patterns = {row[0] for row in head.rows}
     for pattern_id in patterns:
         pattern_key(pattern_id)  # raises

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import RLock
@@ -25,15 +26,22 @@ from embeddb.index.fit import FitInput, FitNote
 from embeddb.index.held_out import Near
 from embeddb.index.inverted_lists import InvertedLists
 from embeddb.index.pooling import Source
-from embeddb.index.query_view import query_view
 from embeddb.index.run_matrix import WINNER_GAIN, RunMatrix
 from embeddb.index.vectors import VectorIndex
-from embeddb.index.view import OwnPolicies, View, ViewInput, policy_alone, shared_policy, view_of
+from embeddb.index.view import (
+    OwnPolicies,
+    View,
+    ViewInput,
+    policy_alone,
+    query_view,
+    shared_policy,
+    view_of,
+)
 from embeddb.index.vote import Metric, VoteSettings
 from embeddb.index.vote_fit import FIT_VERSION, LeftOut
 from embeddb.platforms.machines import Facts
 from embeddb.platforms.platform import Platform
-from embeddb.platforms.space.screen import ConfigTable
+from embeddb.platforms.space.quantity import EncodedConfigs
 
 Floats = NDArray[np.float64]
 
@@ -77,6 +85,9 @@ class AnswerIndex:
     lists: InvertedLists | None = None
     of: AnswerIndex | None = None
     _viewing: AbstractContextManager[Any] = field(default_factory=RLock, init=False, repr=False)
+    _views: dict[tuple[str, float], View] = field(default_factory=dict, init=False, repr=False)
+    _alone: dict[str, AnswerIndex | None] = field(default_factory=dict, init=False, repr=False)
+    _shared_policies: dict[str, VoteSettings] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     @one_thread()
@@ -91,22 +102,19 @@ class AnswerIndex:
         the policy has no figures. A `note` is of an earlier fit to the same inputs.
         """
         chosen = (note and inputs.again(note)) or inputs.fitted(held_out=held_out)
-        fit, ids, raw = chosen.fit, tuple(chosen.trial.ids), chosen.trial.raw
+        ids, raw = tuple(chosen.trial.ids), chosen.trial.raw
         return cls(
-            inputs.runs.op,
-            scope,
-            chosen.featurizer,
-            0,
-            inputs.runs,
-            ids,
-            raw,
-            fit.metric,
-            fit.policy,
-            chosen.left_out,
-            fit.far,
-            fit.near,
-            inputs.facts,
-            VectorIndex(ids, fit.metric.apply(raw)),
+            op=inputs.runs.op,
+            scope=scope,
+            featurizer=chosen.featurizer,
+            generation=0,
+            evidence=inputs.runs,
+            ids=ids,
+            vectors=raw,
+            left_out=chosen.left_out,
+            facts=inputs.facts,
+            index=VectorIndex(ids, chosen.fit.metric.apply(raw)),
+            **chosen.fit._asdict(),
         )
 
     def fit_note(self, stamp: str, among: Mapping[str, str]) -> FitNote:
@@ -123,7 +131,7 @@ class AnswerIndex:
         ids, distances = self.index.search(
             self.metric.apply(vector[None, :]), count or self.policy.k, exclude=exclude
         )
-        return ids[0], np.asarray(distances[0][: len(ids[0])], dtype=np.float64)
+        return ids[0], distances[0].astype(np.float64)
 
     def percentile(self, distance: float) -> float:
         """Share of leave-one-out nearest distances that are smaller than `distance`."""
@@ -135,9 +143,9 @@ class AnswerIndex:
     def view_input(self) -> ViewInput:
         """The input of every view: the indexed patterns in order, then the others."""
         rest = sorted({row.pattern_id for row in self.evidence.rows} - set(self.ids))
-        places = np.full((len(rest), self.near.places.shape[1]), -1, dtype=np.int64)
-        none = np.full(places.shape, np.inf)
-        near = Near(np.vstack([self.near.places, places]), np.vstack([self.near.distances, none]))
+        none = Near.none(len(rest), self.near.places.shape[1])
+        places = np.vstack([self.near.places, none.places])
+        near = Near(places, np.vstack([self.near.distances, none.distances]))
         return ViewInput.of(self.evidence, (*self.ids, *rest), near, self.facts)
 
     @cached_property
@@ -198,15 +206,14 @@ class AnswerIndex:
     def _of_instance(self, platform: str) -> AnswerIndex | None:
         """The partition of an instance's runs in the same metric, still with this policy; None of
         very many patterns, without other machines' runs or with hardly any groups."""
-        rows = [
-            at
-            for at, row in enumerate(self.evidence.rows)
-            if (row.platform, row.op) == (platform, "") and row.pattern_id not in self.generated
-        ]
         several = len({row.platform for row in self.evidence.rows}) > 1
         if not several or self.evidence.winners or self.lists is not None:
             return None
-        evidence = self.evidence.take(np.array(rows, dtype=np.int64)).pruned()
+        evidence = self.evidence.where(
+            lambda row: (
+                (row.platform, row.op) == (platform, "") and row.pattern_id not in self.generated
+            )
+        ).pruned()
         group = {row.pattern_id: row.group for row in evidence.rows}
         ids = tuple(i for i in self.ids if i in group)
         if len({group[i] for i in ids}) < 2:
@@ -239,18 +246,6 @@ class AnswerIndex:
         return self._shared_policies[platform.id]
 
     @cached_property
-    def _shared_policies(self) -> dict[str, VoteSettings]:
-        return {}
-
-    @cached_property
-    def _views(self) -> dict[tuple[str, float], View]:
-        return {}
-
-    @cached_property
-    def _alone(self) -> dict[str, AnswerIndex | None]:
-        return {}
-
-    @cached_property
     def policies(self) -> dict[str, OwnPolicies]:
         """Policies judged on an instance's own runs."""
         return {} if self.of is None else self.of.policies
@@ -264,9 +259,9 @@ class AnswerIndex:
         return PreparationTable.of(self.evidence, self.view_input.ids)
 
     @cached_property
-    def configs(self) -> ConfigTable:
+    def configs(self) -> EncodedConfigs:
         """The evidence's configurations, prepared for checks of legality."""
-        return ConfigTable(self.evidence.configs)
+        return EncodedConfigs(self.evidence.configs)
 
     @cached_property
     def stamp(self) -> str:
@@ -279,8 +274,8 @@ class AnswerIndex:
 
     def at(self, generation: int) -> AnswerIndex:
         """The same at a later generation, in which nothing of it has changed."""
-        later = replace(self, generation=generation)
-        later.__dict__.update({k: v for k, v in self.__dict__.items() if k in _CACHED})
+        later = copy(self)  # with all that is cached
+        object.__setattr__(later, "generation", generation)
         return later
 
     def grown(
@@ -343,9 +338,9 @@ class AnswerIndex:
         """Number of patterns that can be neighbours."""
         return len(self.ids) if self.lists is None else self.lists.count
 
-    def place_of(self, pattern_id: str) -> int:
-        """The row of a pattern in the views."""
-        return self._places[pattern_id]
+    def places_of(self, ids: Iterable[str]) -> NDArray[np.int64]:
+        """The rows int64[k] of patterns in the views."""
+        return np.array([self._places[i] for i in ids], dtype=np.int64)
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -399,22 +394,6 @@ class AnswerIndex:
         }
 
 
-#: Attributes that stay where nothing has changed.
-_CACHED = (
-    "_alone",
-    "_places",
-    "_rows_by_pattern",
-    "_shared_policies",
-    "_viewing",
-    "_views",
-    "configs",
-    "policies",
-    "preparation",
-    "stamp",
-    "view_input",
-)
-
-
 def _near_again(
     partition: AnswerIndex, evidence: RunMatrix, ids: Sequence[str], raw: NDArray[np.float32]
 ) -> Near:
@@ -422,8 +401,7 @@ def _near_again(
     patterns stay, those of new ones are searched."""
     count = partition.near.places.shape[1]
     old = np.array([*(ids.index(i) for i in partition.ids), -1], dtype=np.int64)
-    places = np.full((len(ids), count), -1, dtype=np.int64)
-    distances = np.full((len(ids), count), np.inf)
+    places, distances = near = Near.none(len(ids), count)
     places[old[:-1]] = old[partition.near.places]
     distances[old[:-1]] = partition.near.distances
     group = {row.pattern_id: row.group for row in evidence.rows}
@@ -435,4 +413,4 @@ def _near_again(
         order = np.argsort(far, kind="stable")[:count]
         order = order[np.isfinite(far[order])]
         places[new, : len(order)], distances[new, : len(order)] = order, far[order]
-    return Near(places, distances)
+    return near

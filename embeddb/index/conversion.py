@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op, Value
-from embeddb.index.run_matrix import RunMatrix
+from embeddb.index.run_matrix import RunMatrix, coded
 
 #: A parameter defines classes if it removes this share of the variance.
 _WORTH = 0.05
@@ -67,31 +67,17 @@ class Entries:
         column = evidence.column[at].astype(np.int64)
         return cls(row, column, ratio, pattern, source, tuple(sources), ran, paid)
 
-    def additive(self) -> tuple[Floats, Floats]:
-        """log ratio = row float64[r] + configuration float64[c], by alternating means."""
-        by_row, by_config = np.zeros(len(self.pattern)), np.zeros(len(self.ran))
-        for _ in range(_ROUNDS):
-            by_row = _means(self.row, self.log_ratio - by_config[self.column], len(by_row))
-            by_config = _means(self.column, self.log_ratio - by_row[self.row], len(by_config))
-        return by_row, by_config
 
-    def levels(self, by_row: Floats, patterns: int) -> tuple[Floats, Floats]:
-        """Row = pattern float64[p] (nan: no entries) + source float64[s]."""
-        rows = np.unique(self.row)
-        pattern, source = self.pattern[rows], self.source[rows]
-        level, by_source = np.zeros(patterns), np.zeros(len(self.sources))
-        for _ in range(_ROUNDS):
-            level = _means(pattern, by_row[rows] - by_source[source], patterns, none=np.nan)
-            by_source = _means(source, by_row[rows] - level[pattern], len(by_source))
-        return level, by_source
-
-    def offsets(
-        self, by_row: Floats, class_of: Ints, shape: tuple[int, int]
-    ) -> tuple[Floats, Floats]:
-        """Mean offset of a class from its row, by pattern and class float64[p,k] and by class
-        float64[k]."""
-        off, of = self.log_ratio - by_row[self.row], class_of[self.column]
-        return _class_means(self.pattern[self.row], of, off, shape), _means(of, off, shape[1])
+def _additive(
+    one: Ints, other: Ints, values: Floats, counts: tuple[int, int], *, none: float = 0.0
+) -> tuple[Floats, Floats]:
+    """Values float64[x] = float64[n] at one place (`none`: no values) + float64[m] at another, by
+    alternating means."""
+    by_one, by_other = (np.zeros(count) for count in counts)
+    for _ in range(_ROUNDS):
+        by_one = _means(one, values - by_other[other], counts[0], none)
+        by_other = _means(other, values - by_one[one], counts[1])
+    return by_one, by_other
 
 
 def _means(at: Ints, values: Floats, count: int, none: float = 0.0) -> Floats:
@@ -119,7 +105,7 @@ def class_parameters(
     effect = np.where(free, lowest - _FREE, by_config)[ran]
     weight = np.where(free, entries.ran, entries.paid)[ran].astype(np.float64)
     names = sorted({name for at in ran for name in configs[at]})
-    codes = {name: _codes([configs[at].get(name) for at in ran]) for name in names}
+    codes = dict(zip(names, coded([configs[at] for at in ran]).T, strict=True))
     chosen: list[str] = []
     code = np.zeros(len(ran), dtype=np.int64)
     best = _variance(code, effect, weight, within)
@@ -132,11 +118,6 @@ def class_parameters(
         best, code = variance[name], tried[name]
         chosen.append(name)
     return tuple(sorted(chosen))
-
-
-def _codes(values: Sequence[object]) -> Ints:
-    seen: dict[object, int] = {}
-    return np.array([seen.setdefault(value, len(seen)) for value in values], dtype=np.int64)
 
 
 def _merged(one: Ints, other: Ints) -> Ints:
@@ -201,7 +182,8 @@ class PreparationTable:
         entries = Entries.of(evidence, ids)
         if not entries.row.size:
             return None
-        by_row, by_config = entries.additive()
+        shape = len(entries.pattern), len(entries.ran)
+        by_row, by_config = _additive(entries.row, entries.column, entries.log_ratio, shape)
         configs = [dict(config) for config in evidence.configs]
         names = class_parameters(configs, entries, by_row, by_config)
         places: dict[Key, int] = {}
@@ -210,10 +192,16 @@ class PreparationTable:
         class_of = np.array(
             [places.setdefault(k, len(places)) if r else -1 for k, r in zip(keys, ran, strict=True)]
         )
-        level, source = entries.levels(by_row, len(ids))
-        off, usual = entries.offsets(by_row, class_of, (len(ids), len(places)))
+        rows = np.unique(entries.row)
+        shape = len(ids), len(entries.sources)
+        of_row = entries.pattern[rows], entries.source[rows], by_row[rows]
+        level, source = _additive(*of_row, shape, none=np.nan)
+        above, of = entries.log_ratio - by_row[entries.row], class_of[entries.column]
+        pattern = entries.pattern[entries.row]
+        off = _class_means(pattern, of, above, (len(ids), len(places)))
+        usual = _means(of, above, len(places))
         free = np.ones(len(places), dtype=np.bool_)
-        free[class_of[entries.column]] = False
+        free[of] = False
         return cls(names, tuple(places), free, off, usual, level, entries.sources, source)
 
     def beside(self, newer: RunMatrix, ids: Sequence[str]) -> PreparationTable:

@@ -24,7 +24,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import StoreCorrupt, StoreError, UsageError
 from embeddb.core.files.safe_read import reason_of
 from embeddb.core.wording import plural
-from embeddb.featurizers import COSTLY, Featurizer, missing, reads
+from embeddb.featurizers import COSTLY, Featurizers, missing, reads
 from embeddb.featurizers.base import counted_parts
 from embeddb.index import answer_file
 from embeddb.index.answer_index import AnswerIndex
@@ -57,8 +57,9 @@ class IndexFiles:
     that read these counters, and, in memory, one for each featurizer that a user named.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, featurizers: Featurizers) -> None:
         self._store = store
+        self._featurizers = featurizers
         self._folder = None if store.path is None else IndexFolder(store, store.path)
         self._open: dict[PartitionKey, AnswerIndex] = {}
         self._by_featurizer: dict[tuple[PartitionKey, str], AnswerIndex] = {}
@@ -67,13 +68,7 @@ class IndexFiles:
         self.announce: Callable[[str], None] = lambda _: None  #: Called before long work.
 
     def refresh(
-        self,
-        op: Op,
-        scope: str,
-        featurizers: Mapping[str, Featurizer],
-        *,
-        again: bool = False,
-        counters: str = "",
+        self, op: Op, scope: str, *, again: bool = False, counters: str = ""
     ) -> AnswerIndex | None:
         """Build a partition from the store and save it, unless the saved one is current (`again`:
         whether it is or not); None if no featurizer reads it, or none of `counters`.
@@ -82,17 +77,15 @@ class IndexFiles:
         """
         key = PartitionKey(op, scope, counters)
         with self._lock:
-            saved = None if again else self._load(key, featurizers)
-            if saved is None or not self._current(saved, featurizers):
-                return self._built(key, featurizers, again)
+            saved = None if again else self._load(key)
+            if saved is None or not self._current(saved):
+                return self._built(key, again)
             self._open[key] = saved
             if self._store.keeps_derived:
                 self._collect()
             return saved
 
-    def _built(
-        self, key: PartitionKey, featurizers: Mapping[str, Featurizer], again: bool = False
-    ) -> AnswerIndex | None:
+    def _built(self, key: PartitionKey, again: bool = False) -> AnswerIndex | None:
         """Build a partition. Raises: StoreError if it cannot be saved; it is open nevertheless."""
         op, scope, counters = key
         generation = self._store.generation
@@ -101,7 +94,7 @@ class IndexFiles:
         ids = set[str]().union(*members)
         only = fit_sample(members)
         evidence = run_matrix_of(self._store, op, scope, only=only, partitions=chosen)
-        readable = self.readable(evidence, featurizers)
+        featurizers, readable = self._featurizers, self.readable(evidence, counters=counters)
         if not readable or (counters and not any(map(counted_parts, readable))):
             return None
         facts, tried = facts_of(self._store, op, scope), readable
@@ -116,7 +109,7 @@ class IndexFiles:
         )
         built = replace(built, generation=generation, counters=counters)
         if only is not None:
-            built = widened(self._store, built, self._vectors(featurizers[built.featurizer], ids))
+            built = widened(self._store, built, self._vectors(built.featurizer, ids))
         self._open[key] = built
         self._save(built, {name: featurizers[name].version for name in readable})
         return built
@@ -135,21 +128,19 @@ class IndexFiles:
                 self._store.derived.put(key.fit, msgspec.json.encode(note))
         return built
 
-    def _answering(
-        self, key: PartitionKey, featurizers: Mapping[str, Featurizer]
-    ) -> AnswerIndex | None:
+    def _answering(self, key: PartitionKey) -> AnswerIndex | None:
         """Build a partition for a query, also if it cannot be saved."""
         self._open.pop(key, None)
         if (about_s := self._building_s(key)) >= 1.0:
             self.announce(f"preparing answers for {key} (about {about_s:.0f} s, first time only)")
         try:
-            partition = self._built(key, featurizers)
+            partition = self._built(key)
         except StoreError as e:
             if key not in self._open:
                 raise
             self._repaired(f"{key}: answered from memory: {e}; {e.hint}".rstrip("; "))
             partition = self._open[key]
-        self._report_unread(key, featurizers, partition)
+        self._report_unread(key, partition)
         return partition
 
     def preparing_s(self, op: Op, scope: str) -> float:
@@ -174,14 +165,9 @@ class IndexFiles:
         if line not in self.repairs:
             self.repairs.append(line)
 
-    def _report_unread(
-        self,
-        key: PartitionKey,
-        featurizers: Mapping[str, Featurizer],
-        partition: AnswerIndex | None,
-    ) -> None:
+    def _report_unread(self, key: PartitionKey, partition: AnswerIndex | None) -> None:
         """Report measured patterns without a vector that could have one, after an interruption."""
-        op, scope, counters = key
+        (op, scope, counters), featurizers = key, self._featurizers
         # Nests without counters have none, which answers report; programs never have one.
         if counters or not any(reads(f, op.kind) for f in featurizers.values()):
             return
@@ -200,15 +186,16 @@ class IndexFiles:
             )
 
     def readable(
-        self, evidence: RunMatrix, featurizers: Mapping[str, Featurizer]
+        self, evidence: RunMatrix, *, counters: str = "", only: str = ""
     ) -> dict[str, dict[str, NDArray[np.float32]]]:
         """Vectors of the featurizers that have those of nine in ten patterns, else of the one that
         has most; in order of preference. Those that cannot embed on this machine are left out
-        unless there is no other."""
+        unless there is no other. With `counters` also of those that read the counters of that
+        platform instance, or `only` those of one featurizer."""
         ids = evidence.neighbour_ids
-        vectors = {name: self._vectors(featurizer, ids) for name, featurizer in featurizers.items()}
-        stored = {name: of for name, of in vectors.items() if of}
-        here = {name: of for name, of in stored.items() if not missing(featurizers[name])}
+        names = [only] if only else self._featurizers.counting(counters)
+        stored = {name: of for name in names if (of := self._vectors(name, ids))}
+        here = {name: of for name, of in stored.items() if not missing(self._featurizers[name])}
         stored = here or stored
         most = max((len(of) for of in stored.values()), default=0)
         # A costly one must have all vectors: other patterns could not be neighbours.
@@ -220,27 +207,25 @@ class IndexFiles:
         fullest = max(stored, key=lambda name: len(stored[name]), default="")
         return enough or {name: of for name, of in stored.items() if name == fullest}
 
-    def _vectors(
-        self, featurizer: Featurizer, ids: Collection[str]
-    ) -> dict[str, NDArray[np.float32]]:
-        version, dim = featurizer.version, featurizer.dim
-        return self._store.vectors.get(featurizer.name, version, ids, dim=dim)
+    def _vectors(self, featurizer: str, ids: Collection[str]) -> dict[str, NDArray[np.float32]]:
+        plug = self._featurizers[featurizer]
+        return self._store.vectors.get(plug.name, plug.version, ids, dim=plug.dim)
 
-    def _current(self, saved: AnswerIndex, featurizers: Mapping[str, Featurizer]) -> bool:
+    def _current(self, saved: AnswerIndex) -> bool:
         """Return true if nothing was added since: runs, vectors, or a candidate featurizer."""
         if self._changed_since(saved) != (set(), False):
             return False
-        candidates = self.readable(saved.evidence, featurizers)
+        candidates = self.readable(saved.evidence, counters=saved.counters)
         raw = self._store.derived.get(PartitionKey.of(saved).note)
-        chosen_among = {name: featurizers[name].version for name in candidates}
+        chosen_among = {name: self._featurizers[name].version for name in candidates}
         return raw is not None and PartitionNote.described(raw).get("chosen_among") == chosen_among
 
-    def _lacks(self, partition: AnswerIndex, featurizers: Mapping[str, Featurizer]) -> bool:
+    def _lacks(self, partition: AnswerIndex) -> bool:
         """Return true, and report it, if the featurizer cannot embed here and another could."""
-        lacks = missing(featurizers[partition.featurizer])
+        lacks = missing(self._featurizers[partition.featurizer])
         if not lacks:
             return False
-        others = self.readable(partition.evidence, featurizers)
+        others = self.readable(partition.evidence, counters=partition.counters)
         if not others or partition.featurizer in others:
             return False
         self._repaired(
@@ -249,31 +234,27 @@ class IndexFiles:
         )
         return True
 
-    def get(self, op: Op, scope: str, featurizers: Mapping[str, Featurizer]) -> AnswerIndex | None:
+    def get(self, op: Op, scope: str) -> AnswerIndex | None:
         """A partition as of now: opened, brought up to date, or built; None without evidence."""
         key = PartitionKey(op, scope)
         with self._lock:
-            saved = self._open.get(key) or self._load(key, featurizers)
+            saved = self._open.get(key) or self._load(key)
             if saved is None and not pooled_partitions(self._store, op, scope):
                 return None
-            return self._as_of_now(key, saved, featurizers)
+            return self._as_of_now(key, saved)
 
-    def by_counters(
-        self, without: AnswerIndex, counters: str, featurizers: Mapping[str, Featurizer]
-    ) -> AnswerIndex | None:
+    def by_counters(self, without: AnswerIndex, counters: str) -> AnswerIndex | None:
         """The partition of the same operation and scope whose candidate featurizers include those
         that read `counters`; None where none has them for nine in ten patterns."""
         key = PartitionKey(without.op, without.scope, counters)
         with self._lock:
-            saved = self._open.get(key) or self._load(key, featurizers)
+            saved = self._open.get(key) or self._load(key)
             readable = saved or any(
-                map(counted_parts, self.readable(without.evidence, featurizers))
+                map(counted_parts, self.readable(without.evidence, counters=counters))
             )
-            return self._as_of_now(key, saved, featurizers) if readable else None
+            return self._as_of_now(key, saved) if readable else None
 
-    def by_featurizer(
-        self, chosen: AnswerIndex, name: str, featurizers: Mapping[str, Featurizer]
-    ) -> AnswerIndex:
+    def by_featurizer(self, chosen: AnswerIndex, name: str) -> AnswerIndex:
         """The evidence of a partition with neighbours by the featurizer `name`, in memory. Raises:
         UsageError where no measured workload has a vector of it."""
         if chosen.featurizer == name:
@@ -282,40 +263,38 @@ class IndexFiles:
         with self._lock:
             partition = self._by_featurizer.get(key)
             if partition is None or partition.generation != chosen.generation:
-                partition = self._built_by(chosen, featurizers[name])
+                partition = self._built_by(chosen, name)
                 self._by_featurizer[key] = partition
             return partition
 
-    def _built_by(self, chosen: AnswerIndex, featurizer: Featurizer) -> AnswerIndex:
-        op, scope, name = chosen.op, chosen.scope, featurizer.name
-        vectors = {name: self._vectors(featurizer, chosen.evidence.neighbour_ids)}
+    def _built_by(self, chosen: AnswerIndex, name: str) -> AnswerIndex:
+        op, scope = chosen.op, chosen.scope
+        vectors = {name: self._vectors(name, chosen.evidence.neighbour_ids)}
         if not vectors[name]:
             raise UsageError(
                 f"{op} on {scope}: no measured {op.kind} has a vector of {name}",
                 hint=f"neighbours are found by {chosen.featurizer}; `embeddb embed` computes "
                 "the vectors of others",
             )
-        learned = learned_by(self._store, {name: featurizer}, vectors)
+        learned = learned_by(self._store, self._featurizers, vectors)
         inputs = FitInput(chosen.evidence, vectors, facts_of(self._store, op, scope), learned)
         built = replace(AnswerIndex.build(inputs, scope=scope), generation=chosen.generation)
         if chosen.lists is None:
             return built
         members = (self._store.members(p) for p in pooled_partitions(self._store, op, scope))
-        return widened(self._store, built, self._vectors(featurizer, set[str]().union(*members)))
+        return widened(self._store, built, self._vectors(name, set[str]().union(*members)))
 
-    def _as_of_now(
-        self, key: PartitionKey, saved: AnswerIndex | None, featurizers: Mapping[str, Featurizer]
-    ) -> AnswerIndex | None:
+    def _as_of_now(self, key: PartitionKey, saved: AnswerIndex | None) -> AnswerIndex | None:
         """A saved partition brought up to date, or a new one."""
-        if saved is None or self._lacks(saved, featurizers):
-            return self._answering(key, featurizers)
+        if saved is None or self._lacks(saved):
+            return self._answering(key)
         now, partition = self._store.generation, saved
         if partition.generation != now:
             changed, gone = self._changed_since(partition)
             if gone or len(changed) > partition.indexed // 4:
-                return self._answering(key, featurizers)
+                return self._answering(key)
             if changed:
-                partition = self._patched(partition, changed, featurizers)
+                partition = self._patched(partition, changed)
             partition = partition.at(now)
         self._open[key] = partition
         return partition
@@ -328,7 +307,7 @@ class IndexFiles:
         if platform.id not in partition.policies:
             note = read_note(self._store.derived.get(key), OwnNote)
             if note is not None and note.stamp == stamp:
-                partition.policies[platform.id] = note.own
+                partition.policies[platform.id] = note.parsed()
         before = partition.policies.get(platform.id)
         partition.view(platform)
         fitted = partition.policies.get(platform.id)
@@ -348,20 +327,17 @@ class IndexFiles:
             current |= {(pattern_id, p.platform, op) for pattern_id in members}
         return changed, any(row.key not in current for row in partition.evidence.rows)
 
-    def _patched(
-        self, partition: AnswerIndex, changed: set[str], featurizers: Mapping[str, Featurizer]
-    ) -> AnswerIndex:
+    def _patched(self, partition: AnswerIndex, changed: set[str]) -> AnswerIndex:
         """The partition with newer runs; metric and policy stay until a refresh."""
-        op, scope = partition.op, partition.scope
-        featurizer = featurizers[partition.featurizer]
+        op, scope, name = partition.op, partition.scope, partition.featurizer
         facts = facts_of(self._store, op, scope)
         if partition.lists is not None:
             members = [self._store.members(p) for p in pooled_partitions(self._store, op, scope)]
             sampled = changed & (fully_sampled(members) | set(partition.ids))
-            vectors = self._vectors(featurizer, changed)
+            vectors = self._vectors(name, changed)
             new = {i: v for i, v in vectors.items() if i in sampled.difference(partition.ids)}
             return partition.grown(self._rows(partition, sampled), new, facts).listing(vectors)
-        vectors = self._vectors(featurizer, changed - set(partition.ids))
+        vectors = self._vectors(name, changed - set(partition.ids))
         return partition.grown(self._rows(partition, changed), vectors, facts)
 
     def around(
@@ -370,7 +346,6 @@ class IndexFiles:
         vector: NDArray[np.float32],
         pattern_id: str,
         platform: Platform,
-        featurizers: Mapping[str, Featurizer],
     ) -> AnswerIndex:
         """The partition for a query by raw features float32[d]: with very many patterns extended by
         the runs of the nearest ones and of the queried pattern."""
@@ -385,11 +360,11 @@ class IndexFiles:
             key = PartitionKey.of(partition)
             self._repaired(f"{key}: rebuilt ({e})")
             with self._lock:
-                anew = self._answering(key, featurizers)
+                anew = self._answering(key)
             if anew is None or anew.featurizer != partition.featurizer:
                 raise
-            return self.around(anew, vector, pattern_id, platform, featurizers)
-        vectors = self._vectors(featurizers[partition.featurizer], ids)
+            return self.around(anew, vector, pattern_id, platform)
+        vectors = self._vectors(partition.featurizer, ids)
         return partition.beside(self._rows(partition, ids), vectors)
 
     def _rows(self, partition: AnswerIndex, ids: Collection[str]) -> RunMatrix:
@@ -415,11 +390,11 @@ class IndexFiles:
         self._store.derived.put(name, msgspec.json.encode(note))
         self._collect()
 
-    def _load(self, key: PartitionKey, featurizers: Mapping[str, Featurizer]) -> AnswerIndex | None:
+    def _load(self, key: PartitionKey) -> AnswerIndex | None:
         raw = self._store.derived.get(key.note)
         while raw is not None and self._folder is not None:
             try:
-                partition = self._noted(self._folder, raw, key, featurizers)
+                partition = self._noted(self._folder, raw, key)
             except StoreCorrupt as e:
                 now = self._store.derived.get(key.note)
                 if now == raw:
@@ -427,17 +402,11 @@ class IndexFiles:
                     return None
                 raw = now  # another process refreshed it and collected the file to be read
             else:
-                self._report_unread(key, featurizers, partition)
+                self._report_unread(key, partition)
                 return partition
         return None
 
-    def _noted(
-        self,
-        folder: IndexFolder,
-        raw: bytes,
-        key: PartitionKey,
-        featurizers: Mapping[str, Featurizer],
-    ) -> AnswerIndex:
+    def _noted(self, folder: IndexFolder, raw: bytes, key: PartitionKey) -> AnswerIndex:
         """The partition of a note. Raises: StoreCorrupt for any fault."""
         note = PartitionNote.of(raw)
         try:
@@ -451,7 +420,7 @@ class IndexFiles:
         if saved.generation > self._store.generation:
             raise StoreCorrupt("its file is of a generation that is yet to come")
         name, lists = saved.featurizer, saved.lists
-        reader, version = featurizers.get(name), note.chosen_among.get(name)
+        reader, version = self._featurizers.get(name), note.chosen_among.get(name)
         if reader is None or reader.version != version:
             here = "which is not here" if reader is None else f"here it is {reader.version}"
             raise StoreCorrupt(f"made with featurizer {name} {version}, {here}")
@@ -483,7 +452,7 @@ class IndexFiles:
             with suppress(StoreError):  # they can be removed later
                 self._folder.collect(live)
 
-    def problems(self, featurizers: Mapping[str, Featurizer]) -> list[str]:
+    def problems(self) -> list[str]:
         """One line for every saved partition that does not match its note."""
         if self._folder is None:
             return []
@@ -491,7 +460,7 @@ class IndexFiles:
         for name, raw in self._store.derived.items("partition/").items():
             try:
                 key = PartitionKey.parse(name)
-                saved = self._noted(self._folder, raw, key, featurizers)
+                saved = self._noted(self._folder, raw, key)
                 if saved.lists is not None:
                     saved.lists.check()
             except StoreCorrupt as e:

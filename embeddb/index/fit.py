@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
@@ -45,11 +45,12 @@ class PolicyNote(msgspec.Struct, frozen=True):
     policy: str
 
     def __post_init__(self) -> None:
-        VoteSettings.from_json(self.policy)
+        self.parsed()
 
-    @property
-    def settings(self) -> VoteSettings:
-        return VoteSettings.from_json(self.policy)
+    def parsed(self) -> tuple[VoteSettings, VoteSettings | LeftOut | None]:
+        """The policy and what else was fitted. Raises: ValueError, TypeError or KeyError for
+        nonsense."""
+        return VoteSettings.from_json(self.policy), None
 
 
 class OwnNote(PolicyNote, frozen=True):
@@ -57,15 +58,9 @@ class OwnNote(PolicyNote, frozen=True):
 
     alone: str
 
-    def __post_init__(self) -> None:
-        VoteSettings.from_json(self.policy)
-        if self.alone:
-            VoteSettings.from_json(self.alone)
-
-    @property
-    def own(self) -> OwnPolicies:
+    def parsed(self) -> OwnPolicies:
         alone = VoteSettings.from_json(self.alone) if self.alone else None
-        return OwnPolicies(self.settings, alone)
+        return OwnPolicies(VoteSettings.from_json(self.policy), alone)
 
     @classmethod
     def of(cls, stamp: str, own: OwnPolicies) -> OwnNote:
@@ -83,14 +78,9 @@ class FitNote(PolicyNote, frozen=True):
     left_out: str
     among: dict[str, str]
 
-    def __post_init__(self) -> None:
-        VoteSettings.from_json(self.policy)
-        if self.left_out:
-            LeftOut.from_json(self.left_out)
-
-    @property
-    def across(self) -> LeftOut | None:
-        return LeftOut.from_json(self.left_out) if self.left_out else None
+    def parsed(self) -> tuple[VoteSettings, LeftOut | None]:
+        left_out = LeftOut.from_json(self.left_out) if self.left_out else None
+        return VoteSettings.from_json(self.policy), left_out
 
 
 Note = TypeVar("Note", bound=PolicyNote)
@@ -131,7 +121,9 @@ class FitInput:
         name = prefer(trials)
         trial = trials[name]
         fit = trial.fitted(validated, most_slower=risk)
-        inputs = ViewInput.of(_rows_of(self.runs, trial.ids), trial.ids, fit.near, self.facts)
+        fitted = set(trial.ids)
+        runs = self.runs.where(lambda row: row.pattern_id in fitted)
+        inputs = ViewInput.of(runs, trial.ids, fit.near, self.facts)
         several = len({row.platform for row in self.runs.rows}) > 1 and not self.runs.winners
         return Chosen(name, trial, fit, across(inputs) if several else None)
 
@@ -144,8 +136,9 @@ class FitInput:
     def again(self, note: FitNote) -> Chosen | None:
         """The fit of a note; None if its policy is not among those tried."""
         trial = self._trial(note.featurizer, (note.learned,))
-        fit = trial.again(note.settings, learned=note.learned)
-        return None if fit is None else Chosen(note.featurizer, trial, fit, note.across)
+        policy, left_out = note.parsed()
+        fit = trial.again(policy, learned=note.learned)
+        return None if fit is None else Chosen(note.featurizer, trial, fit, left_out)
 
     def stamp(self, featurizer: str) -> str:
         """32 hex digits that change with the input of a fit by this featurizer."""
@@ -163,10 +156,10 @@ class FitInput:
     def _trial(self, name: str, ways: Sequence[bool] = (False, True)) -> Trial:
         """Trial of one featurizer."""
         vectors = self.readable[name]
-        ids = tuple(sorted(self.runs.neighbour_ids & vectors.keys()))
-        runs = _rows_of(self.runs, ids)
-        nowhere = Near(np.zeros((len(ids), 0), dtype=np.int64), np.zeros((len(ids), 0)))
-        gains, trust = base_gains(ViewInput.of(runs, ids, nowhere, self.facts))
+        readable = self.runs.neighbour_ids & vectors.keys()
+        ids = tuple(sorted(readable))
+        runs = self.runs.where(lambda row: row.pattern_id in readable)
+        gains, trust = base_gains(ViewInput.of(runs, ids, Near.none(len(ids)), self.facts))
         of = {row.pattern_id: row.group for row in runs.rows}
         groups = np.array([of[i] for i in ids], dtype=np.str_)
         features = Features.of(ids, vectors, groups, self.learned.get(name, LearnedFrom()))
@@ -180,13 +173,6 @@ def _folds(evidence: RunMatrix) -> list[dict[str, int]]:
     seeds = _SEEDS if names <= _FEW else _SEEDS[:1]
     split = (split_groups(groups, min(_PARTS, names), seed) for seed in seeds)
     return [dict(zip(groups.tolist(), fold.tolist(), strict=True)) for fold in split]
-
-
-def _rows_of(evidence: RunMatrix, ids: Collection[str]) -> RunMatrix:
-    """Only the rows of some patterns."""
-    wanted = set(ids)
-    rows = [i for i, row in enumerate(evidence.rows) if row.pattern_id in wanted]
-    return evidence.take(np.array(rows, dtype=np.int64))
 
 
 def _preference(evidence: RunMatrix) -> Callable[[Mapping[str, Trial]], str]:

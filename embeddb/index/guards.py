@@ -34,12 +34,14 @@ _NINETIETH = 1.2815515655446004
 
 
 class GainErrors(NamedTuple):
-    """Measured less predicted log gain: the mean (`bias`, 0 for few groups), and the bounds `low`
-    and `high` of the 80 % prediction interval, which contain it; nan where too few were judged."""
+    """Measured less predicted log gain of the next first choice: the mean (`bias`, 0 for few
+    groups), and the bounds `low` and `high` of the 80 % prediction interval, which contain it; nan
+    where too few were judged. `guard` is the predicted gain that it must exceed."""
 
     bias: float = math.nan
     low: float = math.nan
     high: float = math.nan
+    guard: float = 0.0
 
 
 #: The guard that nothing passes.
@@ -68,12 +70,6 @@ def safe_guard(by_machine: Sequence[Floats], most: Limit) -> float:
         if slower + 1 <= most.share * (len(every) + 1):
             return guard
     return NEVER
-
-
-def unknown_guard(most: Limit | None) -> float:
-    """The guard where no first choice can be judged: where slower answers are limited, nothing
-    passes."""
-    return 0.0 if most is None else NEVER
 
 
 def gain_errors(errors: Floats, group: NDArray[np.int64]) -> GainErrors:

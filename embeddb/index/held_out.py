@@ -35,6 +35,11 @@ class Near(NamedTuple):
     places: NDArray[np.int64]
     distances: Floats
 
+    @classmethod
+    def none(cls, count: int, k: int = 0) -> Near:
+        """Rows of `count` patterns, each with `k` places for neighbours, all free."""
+        return cls(np.full((count, k), -1, dtype=np.int64), np.full((count, k), np.inf))
+
     def among(self, patterns: NDArray[np.bool_]) -> Near:
         """Only neighbours among the patterns bool[p], nearest first."""
         there = patterns[self.places] & (self.places >= 0)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import StoreCorrupt
-from embeddb.index.vectors import distances, faiss
+from embeddb.index.vectors import distances, faiss, least
 
 _ID, _DIGEST, _WORDS = 16, 16, 5
 #: Lists per square root of the number of vectors: a query then reads as many centres as vectors.
@@ -129,7 +129,7 @@ class InvertedLists:
             parts.append(vectors)
             count += len(vectors)
         names, far = b"".join(ids), distances(np.concatenate(parts), query)
-        rows = _least(far, k + len(left_out) + len(new))
+        rows: list[int] = least(far, k + len(left_out) + len(new)).tolist()
         nearest = sorted((float(far[row]), names[row * _ID : (row + 1) * _ID], row) for row in rows)
         nearest = [one for one in nearest if one[2] < len(new) or one[1] not in left_out][:k]
         return [name for _, name, _ in nearest], far[[row for *_, row in nearest]]
@@ -202,14 +202,6 @@ class InvertedLists:
 
 def _digest(raw: bytes) -> bytes:
     return hashlib.blake2b(raw, digest_size=_DIGEST).digest()
-
-
-def _least(far: Floats, count: int) -> list[int]:
-    """Rows of the `count` least distances, and all others as near as the last of them."""
-    if count >= len(far):
-        return list(range(len(far)))
-    rows: list[int] = np.flatnonzero(far <= np.partition(far, count - 1)[count - 1]).tolist()
-    return rows
 
 
 def _nearest_centre(vectors: Floats, centres: Floats) -> NDArray[np.int64]:

@@ -29,8 +29,7 @@ from embeddb.core.wording import plural
 from embeddb.core.workload import Workload
 from embeddb.cost_model.files import CostModelFiles
 from embeddb.featurizers import Featurizer, Featurizers, WithCounters, reads
-from embeddb.featurizers.base import Joint
-from embeddb.featurizers.checked import checked
+from embeddb.featurizers.base import Joint, checked
 from embeddb.featurizers.row_lengths import ROW_LENGTHS, RowHistograms, estimate
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.files import IndexFiles
@@ -73,7 +72,7 @@ class _Derived:
         """Drop featurizers and open indexes, whose vectors are of earlier weights."""
         store = self._store
         self.featurizers = Featurizers(store.path, partial(counters_of, store), self._embedded)
-        self.files = IndexFiles(store)
+        self.files = IndexFiles(store, self.featurizers)
         self._vectors: dict[tuple[str, str, str], NDArray[np.float32]] = {}
 
     def embed(self, structure: Workload, plug: Featurizer) -> NDArray[np.float32]:
@@ -222,8 +221,7 @@ class Lookup:
         """Build a partition from the store and save it, unless the saved one is current (`again`:
         in any case); with `counters`, the one for nests that were counted on that platform
         instance, None where too few were. Raises: StoreError if it cannot be saved."""
-        plugs = self.featurizers().counting(counters)
-        return self._files.refresh(op, scope, plugs, again=again, counters=counters)
+        return self._files.refresh(op, scope, again=again, counters=counters)
 
     def partition(self, op: Op, platform: Platform) -> AnswerIndex | None:
         """The current evidence for an op on a platform; None if it was never measured."""
@@ -248,11 +246,10 @@ class Lookup:
 
     def _partition(self, op: Op, scope: str) -> AnswerIndex | None:
         """The current partition, with neighbours by `featurizer` if it is set."""
-        plugs = self.featurizers()
-        plain = self._files.get(op, scope, plugs)
+        plain = self._files.get(op, scope)
         if not self.featurizer or plain is None:
             return plain
-        return self._files.by_featurizer(plain, self.featurizer, plugs)
+        return self._files.by_featurizer(plain, self.featurizer)
 
     def around(
         self,
@@ -266,10 +263,7 @@ class Lookup:
         leave out other machines' runs."""
         if partition.lists is None:
             return partition.for_query(platform, pattern_id)
-        plugs = self.featurizers()
-        if partition.counters:
-            plugs = plugs.counting(partition.counters)
-        return self._files.around(partition, vector, pattern_id, platform, plugs)
+        return self._files.around(partition, vector, pattern_id, platform)
 
     def around_stored(
         self, partition: AnswerIndex, pattern_id: str, platform: Platform
@@ -285,11 +279,10 @@ class Lookup:
     def by_counters(self, op: Op, platform: Platform) -> AnswerIndex | None:
         """The evidence for an op whose candidate featurizers include those that read the counters
         of a platform instance; None where fewer than nine in ten nests were counted."""
-        plain = self._files.get(op, scope_of(platform), self.featurizers())
+        plain = self._files.get(op, scope_of(platform))
         if plain is None or not op.workload.counted:
             return None
-        plugs = self.featurizers().counting(platform.id)
-        return self._files.by_counters(plain, platform.id, plugs)
+        return self._files.by_counters(plain, platform.id)
 
     def prime(self, partition: AnswerIndex, platform: Platform) -> None:
         """Prepare the view of a machine; a new fit takes seconds, and is noted."""
@@ -303,8 +296,7 @@ class Lookup:
         vectors by featurizer and pattern id."""
         only = read_sample(members_of(self.store, op, scope))
         runs = run_matrix_of(self.store, op, scope, only=only)
-        plugs, name = self.featurizers(), self.featurizer
-        return runs, self._files.readable(runs, {name: plugs[name]} if name else plugs)
+        return runs, self._files.readable(runs, only=self.featurizer)
 
     def atlas(self, op: Op, platform: Platform) -> Projection | None:
         """The 2-D map of the current evidence for an op on a platform; None without evidence."""
@@ -323,7 +315,7 @@ class Lookup:
 
     def problems(self) -> list[str]:
         """Faults of store and derived files; the latter are repaired by the next use."""
-        derived = self._files.problems(self.featurizers())
+        derived = self._files.problems()
         models = [*self.featurizers().problems(), *registry_problems(self.store)]
         stored = [*self.store.problems(), *counter_problems(self.store)]
         platforms = [p for p in self.platform_problems() if not any(p in line for line in stored)]

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
-from embeddb.index.run_matrix import FAILED_GAIN, RunMatrix
+from embeddb.index.run_matrix import FAILED_GAIN, RunMatrix, coded
 from embeddb.index.vote import is_default, votes
 from embeddb.platforms.machines import Facts, unlike
 
@@ -265,13 +265,11 @@ def shift_of(gap: Floats, kernel: Floats, prior: float) -> tuple[Floats, float]:
 
 def correlation_of(configs: Sequence[Config]) -> Floats:
     """Prior correlation float64[c,c] of shifts: common, by parameters, by similarity, own."""
-    names = sorted({name for config in configs for name in config})
+    codes = coded(configs).T
     same = np.zeros((len(configs), len(configs)))
-    for name in names:
-        values: dict[object, int] = {}
-        code = np.array([values.setdefault(c.get(name), len(values)) for c in configs])
+    for code in codes:
         same += code[:, None] == code[None, :]
-    same /= max(len(names), 1)
+    same /= max(len(codes), 1)
     common, linear, like = _COMPONENTS
     near = np.exp(-(1.0 - same) / _REACH)
     own = (1.0 - common - linear - like) * np.eye(len(configs))

@@ -8,14 +8,14 @@ only by the *gain* log(t_default / t), never by seconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.config import Config, Op
+from embeddb.core.config import Config, Op, Value
 from embeddb.core.timing import TimingSummary
 from embeddb.core.wording import many_of, one_of, plural
 
@@ -202,25 +202,18 @@ class RunMatrix:
             **self._entries(_ranges(self.indptr[keep], lengths)),
         )
 
+    def where(self, wanted: Callable[[MatrixRow], bool]) -> RunMatrix:
+        """Only the wanted rows; all configurations stay."""
+        return self.take(np.flatnonzero(list(map(wanted, self.rows))))
+
     def of_platform(self, platform_id: str) -> RunMatrix:
         """Only the rows of one platform instance, and their configurations."""
-        rows = [i for i, row in enumerate(self.rows) if row.platform == platform_id]
-        return self.take(np.array(rows, dtype=np.int64)).pruned()
+        return self.where(lambda row: row.platform == platform_id).pruned()
 
     def without(self, configs: Iterable[Config]) -> RunMatrix:
-        """Without some configurations; all rows stay."""
-        return self.only(set(self.configs) - set(configs))
-
-    def tried_on(self, share: float) -> RunMatrix:
-        """Only the configurations that at least this share of the rows ran, failures included."""
-        counts = np.bincount(self.column, minlength=len(self.configs))
-        wanted = counts >= share * len(self.rows)
-        return self.only([c for c, keep in zip(self.configs, wanted, strict=True) if keep])
-
-    def only(self, configs: Iterable[Config]) -> RunMatrix:
-        """Only some configurations; all rows stay."""
-        wanted = set(configs)
-        keep = np.array([c in wanted for c in self.configs], dtype=np.bool_)[self.column]
+        """Without some configurations and those that no row ran; all rows stay."""
+        barred = set(configs)
+        keep = np.array([c not in barred for c in self.configs], dtype=np.bool_)[self.column]
         indptr = np.concatenate([[0], np.cumsum(keep)])[self.indptr].astype(np.int64)
         return replace(self, indptr=indptr, **self._entries(keep)).pruned()
 
@@ -258,9 +251,8 @@ class RunMatrix:
     def merged(self, other: RunMatrix) -> RunMatrix:
         """Both, with the rows of `other` in place of rows of the same pattern, platform and op."""
         replaced = {row.key for row in other.rows}
-        stay = [i for i, row in enumerate(self.rows) if row.key not in replaced]
         configs = tuple(sorted({*self.configs, *other.configs}, key=lambda c: c.json))
-        rest = self.take(np.array(stay, dtype=np.int64))
+        rest = self.where(lambda row: row.key not in replaced)
         both = rest.over(configs).followed_by(other.over(configs))
         order = sorted(range(len(both.rows)), key=lambda i: both.rows[i])
         return both.take(np.array(order, dtype=np.int64))
@@ -274,12 +266,21 @@ def _noise(spread: NDArray[np.float32]) -> float:
     return float(np.median(repeated)) if repeated.size else 0.0
 
 
+def coded(configs: Sequence[Mapping[str, Value]]) -> NDArray[np.int64]:
+    """Parameter values int64[c,p] as codes, parameters by name: equal values of a parameter have
+    equal codes."""
+    names = sorted({name for config in configs for name in config})
+    codes = np.empty((len(configs), len(names)), dtype=np.int64)
+    for at, name in enumerate(names):
+        values: dict[object, int] = {}
+        for row, config in enumerate(configs):
+            codes[row, at] = values.setdefault(config.get(name), len(values))
+    return codes
+
+
 def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    total = int(lengths.sum())
-    if not total:
-        return np.zeros(0, dtype=np.int64)
     offsets = np.repeat(starts - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
-    positions: NDArray[np.int64] = np.arange(total, dtype=np.int64) + offsets
+    positions: NDArray[np.int64] = np.arange(len(offsets)) + offsets
     return positions
 
 

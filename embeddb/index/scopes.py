@@ -19,7 +19,6 @@ from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.platforms.machines import Facts
 from embeddb.platforms.platform import Platform, default_of
 from embeddb.store import RunTable, Store
-from embeddb.store.usual_state import usual_at
 
 #: With fewer patterns measured at an op, other widths and value types of the kernel count as well.
 _ENOUGH_PATTERNS = 40
@@ -148,7 +147,7 @@ def _rows(
     for partition in chosen:
         platform = store.platform(partition.platform)
         assert platform is not None
-        normal = usual_at(store, platform.id)
+        normal = store.usual_at(platform.id)
         ran, other = partition.op, "" if partition.op == op else str(partition.op)
         if only is None:
             every = groupby(store.runs(partition.platform, ran), key=attrgetter("pattern_id"))

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from embeddb.core.kinds import Limit
 from embeddb.index.features import WHOLE, Features
-from embeddb.index.guards import unknown_guard
 from embeddb.index.held_out import NEIGHBOURS, FirstChoices, Judged, Near, first_choices, losses_of
 from embeddb.index.vectors import VectorIndex
 from embeddb.index.vote import CLIP, Metric, VoteSettings, effects, plain_metric, votes
@@ -34,7 +33,7 @@ MOST_NEIGHBOURS = max(NEIGHBOURS)
 #: Folds of groups by which a learned metric is cross-validated.
 _FOLDS = 5
 #: Policy where nothing can be judged: records of winners only, or one group of matrices.
-_UNPROVEN_K, _UNPROVEN_SHRINK = 8, 4.0
+_UNPROVEN: Key = (8, 4.0, False)
 #: More patterns are sampled for the fit (which computes all pairwise distances), not for answers.
 _MOST_FITTED = 4000
 
@@ -44,13 +43,11 @@ _Part = tuple[NDArray[np.bool_], NDArray[np.int64], Floats]
 
 
 class Fitted(NamedTuple):
-    """`far` ascending leave-one-group-out nearest distances, `losses` float64[r] the log loss of
-    each row with its group held out (nan: not judged)."""
+    """`far` ascending leave-one-group-out nearest distances."""
 
     metric: Metric
     policy: VoteSettings
     far: Floats
-    losses: Floats
     near: Near
 
 
@@ -137,8 +134,8 @@ class Trial:
     @cached_property
     def key(self) -> Key:
         """The best policy by all judged rows."""
-        if len(self.keys) == 1:
-            return self.keys[0]
+        if len(self.keys) < 2:
+            return self.keys[0] if self.keys else _UNPROVEN
         return chosen_key(self.keys, self.table, self.group[self.part.rows])
 
     @property
@@ -157,7 +154,7 @@ class Trial:
     def _metric(self, fold: int) -> Metric:
         """The metric of the best policy in the space of a fold."""
         plain = plain_metric(self.features.space(fold))
-        if not (self.keys and self.key[2]):
+        if not self.key[2]:
             return plain
         stretch = _learned(self._standardised(fold), self._centred)
         return Metric(plain.center, plain.scale, stretch)
@@ -165,6 +162,8 @@ class Trial:
     @cached_property
     def validation(self) -> FirstChoices:
         """First choices of all judged rows by the best policy, also chosen on these rows."""
+        if not self.keys:
+            return FirstChoices.joined([])
         k, shrink, learned = self.key
         choices = first_choices(self.near[learned], self.part, self.group, k=k, shrink=shrink)
         return choices._replace(group=self.groups[self.voters[self.part.rows]])
@@ -184,9 +183,9 @@ class Trial:
         its guard: as queries are answered."""
         rows = other.voters[other.part.rows]
         rows = rows[out[rows]]
-        k, shrink, _ = self.key if self.keys else (_UNPROVEN_K, _UNPROVEN_SHRINK, False)
+        k, shrink, _ = self.key
         own, count = len(self.ids), len(self.ids) + len(rows)
-        near = Near(np.full((count, k), -1), np.full((count, k), np.inf))
+        near = Near.none(count, k)
         place = {name: at for at, name in enumerate(self.ids)}
         for fold in np.unique(other.features.fold[rows]):
             queries = np.flatnonzero(other.features.fold[rows] == fold)
@@ -201,26 +200,19 @@ class Trial:
         part = Judged(np.arange(own, count), other.gains[rows], gains, trust)
         group = np.maximum(np.arange(count) - own + 1, 0)
         choices = first_choices(near, part, group, k=k, shrink=shrink)
-        guard = (
-            expected([self.validation], most_slower).guard
-            if self.keys
-            else unknown_guard(most_slower)
-        )
+        guard = expected([self.validation], most_slower).guard
         return choices._replace(group=other.groups[rows], guard=np.full(len(rows), guard))
 
     def fitted(self, validated: FirstChoices, *, most_slower: Limit | None = None) -> Fitted:
         """Metric and policy of all rows, with the figures of `validated`, if it is not empty; a
         moderate policy without figures where nothing can be judged. With `most_slower` the guard
         keeps first choices to that limit, at whatever loss of gain."""
-        if not self.keys:
-            policy = VoteSettings(_UNPROVEN_K, _UNPROVEN_SHRINK, guard=unknown_guard(most_slower))
-            return _unproven(self.metric, policy, len(self.gains))
         k, shrink, learned = self.key
-        near = _only(self.near[learned], self.part.rows)
-        policy = settings_of((k, shrink), [validated], expected([self.validation], most_slower))
+        judged = [validated] if self.keys else []
+        policy = settings_of((k, shrink), judged, expected([self.validation], most_slower))
         policy = replace(policy, fitted_on=self.validation.counted().group.size)
-        if validated.group.size:
-            extra = self._extra_half_loss(near, policy)
+        if self.keys and validated.group.size:
+            extra = self._extra_half_loss(self.near[learned], policy)
             if extra is not None:
                 policy = replace(policy, half_loss=policy.loss + extra)
         return self._fitted(policy)
@@ -243,18 +235,24 @@ class Trial:
         among those tried."""
         key = (policy.k, policy.shrink, learned)
         if not self.keys:
-            return _unproven(self.metric, policy, len(self.gains))
+            return self._fitted(policy)
         if key not in self.keys:
             return None
         table = self.table[[self.keys.index(key)]]
         return replace(self, keys=(key,), table=table)._fitted(policy)
 
     def _fitted(self, policy: VoteSettings) -> Fitted:
-        near = _only(self.near[self.key[2]], self.part.rows)
-        nearest = near.distances[:, 0]
-        far = np.sort(nearest[np.isfinite(nearest)])
-        spread = _spread_out(near, self.voters, len(self.gains))
-        return Fitted(self.metric, policy, far, self.losses, spread)
+        """Metric, policy, and the neighbours of the judged rows; others have none."""
+        count = len(self.gains)
+        if not self.keys:
+            return Fitted(self.metric, policy, np.zeros(0), Near.none(count))
+        places, distances = (of[self.part.rows] for of in self.near[self.key[2]])
+        far = np.sort(distances[np.isfinite(distances[:, 0]), 0])
+        near = Near.none(count, places.shape[1])
+        judged = self.voters[self.part.rows]
+        near.places[judged] = np.where(np.isfinite(distances), self.voters[places], -1)
+        near.distances[judged] = distances
+        return Fitted(self.metric, policy, far, near)
 
 
 def cross_validated(
@@ -278,28 +276,6 @@ def cross_validated(
             name = prefer(rest)
             parts.append(rest[name].answers(trials[name], out[name], most_slower))
     return FirstChoices.joined(parts)
-
-
-def _unproven(metric: Metric, policy: VoteSettings, count: int) -> Fitted:
-    """A policy for `count` rows, none of which can be judged."""
-    none = Near(np.zeros((count, 0), dtype=np.int64), np.zeros((count, 0)))
-    return Fitted(metric, policy, np.zeros(0), np.full(count, np.nan), none)
-
-
-def _only(near: Near, rows: NDArray[np.int64]) -> Near:
-    """The same with neighbours for some rows alone, so that no others are judged."""
-    judged = np.zeros((len(near.places), 1), dtype=np.bool_)
-    judged[rows] = True
-    return Near(np.where(judged, near.places, -1), np.where(judged, near.distances, np.inf))
-
-
-def _spread_out(near: Near, voters: NDArray[np.int64], count: int) -> Near:
-    """The same over all rows; others than the voters have no neighbours."""
-    places = np.full((count, near.places.shape[1]), -1, dtype=np.int64)
-    distances = np.full((count, near.places.shape[1]), np.inf)
-    places[voters] = np.where(np.isfinite(near.distances), voters[near.places], -1)
-    distances[voters] = near.distances
-    return Near(places, distances)
 
 
 def _nearest_held_out(

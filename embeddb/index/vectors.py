@@ -75,9 +75,8 @@ class VectorIndex:
         for at, point in enumerate(points):
             near = self._candidates(point, wanted, k)
             far = distances(self.vectors[near], point)
-            if k < far.size:  # sort only those up to the k-th place, ties included
-                cut = np.flatnonzero(far <= np.partition(far, k - 1)[k - 1])
-                near, far = near[cut], far[cut]
+            cut = least(far, k)
+            near, far = near[cut], far[cut]
             order = np.lexsort((self._rank[near], far))[:k]
             names.append([self.ids[row] for row in near[order]])
             nearest[at] = far[order]
@@ -121,6 +120,13 @@ def faiss() -> Any:
         warnings.filterwarnings("ignore", "builtin type .*wig", DeprecationWarning)
         import faiss
     return faiss
+
+
+def least(far: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    """Positions of the `count` least distances, and of all others as near as the last of them."""
+    if count >= len(far):
+        return np.arange(len(far))
+    return np.flatnonzero(far <= np.partition(far, count - 1)[count - 1])
 
 
 def distances(vectors: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:

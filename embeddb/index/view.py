@@ -9,7 +9,7 @@ the difference between machines, but neither vote nor judge: no user's matrix is
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from embeddb.index.held_out import Judged, Near, with_itself
 from embeddb.index.pooling import Belief, Layer, Pooled, Source, beliefs_of, layers_of, pooled
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.vote import (
+    PSEUDO_RUNS,
     VoteSettings,
     effects,
     greedy_cover,
@@ -40,11 +41,6 @@ FEWEST_GROUPS = 8
 #: Standard deviations between two machines that a gain predicted from one must exceed on another,
 #: where there is no third to validate such predictions.
 _MACHINES_APART = 2.0
-#: With fewer other machines no configuration is excluded as rarely tried; nor where fewer than this
-#: share of the configurations that ran would be left.
-_FEW_MACHINES, _LEAST_TRIED = 3, 0.25
-#: Patterns of its own on which a configuration ran that a machine has tried.
-_FEW_OWN = 3
 #: Parts in which a machine's own runs are left out of the shifts that they are judged by.
 _FOLDS = 4
 #: Neighbours by which patterns are compared; the variance where nothing can be compared.
@@ -103,6 +99,11 @@ class ViewInput:
     def layer_of(self, source: Source) -> Layer | None:
         return next((layer for layer in self.layers if layer.source == source), None)
 
+    def can_judge(self, layer: Layer) -> bool:
+        """Return true if it has `FEWEST_GROUPS` groups with two runs of a pattern that judges."""
+        able = layer.rows[np.isfinite(layer.gains).sum(axis=1) >= 2]
+        return bool(np.unique(self.groups[able[self.real[able]]]).size >= FEWEST_GROUPS)
+
     def pooled(self, layers: Sequence[Layer], beliefs: Sequence[Belief], apart: float) -> Pooled:
         """The layers pooled by beliefs, without generated patterns as voters."""
         seen = pooled(layers, beliefs, len(self.ids), apart)
@@ -111,10 +112,9 @@ class ViewInput:
 
     def without(self, platform: str) -> ViewInput:
         """Without the runs of an instance; patterns that only it ran stay, without runs."""
-        rows = [i for i, row in enumerate(self.evidence.rows) if row.platform != platform]
         return replace(
             self,
-            evidence=self.evidence.take(np.array(rows, dtype=np.int64)),
+            evidence=self.evidence.where(lambda row: row.platform != platform),
             layers=tuple(layer for layer in self.layers if layer.source.platform != platform),
         )
 
@@ -180,7 +180,7 @@ def view_of(
     chosen, judged = base, "elsewhere"
     if own is not None and len(layers) == 1:
         judged = "here"
-    elif policy is not None or (own is not None and _enough(inputs, own)):
+    elif policy is not None or (own is not None and inputs.can_judge(own)):
         parts = [] if policy else _own_parts(inputs, target)
         chosen = policy or _refit(inputs, parts, base, left_out)
         judged = "here"
@@ -229,40 +229,31 @@ def _machine_effects(
     return np.array(rows).reshape(len(rows), len(inputs.configs))
 
 
-def _own_parts(inputs: ViewInput, target: Source) -> list[Judged]:
-    """The target's own rows in folds, judged by shifts that are fitted without the fold, whose rows
-    still vote for other groups."""
-    return [
-        _judged(inputs, own, _pooled(inputs, target, layers, inputs.layers), rows)
-        for own, rows, layers in _own_folds(inputs, target)
-    ]
-
-
-def _own_folds(
-    inputs: ViewInput, target: Source
-) -> Iterator[tuple[Layer, NDArray[np.bool_], list[Layer]]]:
-    """The target's layer, the rows bool[r] of a fold of its groups, and all layers without them."""
-    own = inputs.layer_of(target)
+def _own_parts(inputs: ViewInput, target: Source, *, voting: bool = True) -> list[Judged]:
+    """The target's own rows in folds, judged by shifts that are fitted without the fold; its rows
+    still vote for other groups, if they are `voting`."""
+    own, parts = inputs.layer_of(target), list[Judged]()
     assert own is not None
-    for out in _folds(inputs.groups[own.rows]):
+    place = np.unique(inputs.groups[own.rows], return_inverse=True)[1]  # a group is in one fold
+    for fold in range(min(_FOLDS, int(place.max()) + 1)):
+        out = place % _FOLDS == fold
         rest = Layer(target, own.rows[~out], own.gains[~out])
-        yield own, out, [rest if layer is own else layer for layer in inputs.layers]
+        layers = [rest if layer is own else layer for layer in inputs.layers]
+        parts.append(_judged(inputs, own, layers, inputs.layers if voting else layers, out))
+    return parts
 
 
-def _pooled(
+def _judged(
     inputs: ViewInput,
-    target: Source,
+    own: Layer,
     layers: Sequence[Layer],
-    voting: Sequence[Layer] | None = None,
-) -> Pooled:
-    """Pool the `voting` layers (by default the same) by beliefs that are fitted to `layers`."""
-    beliefs = _beliefs(inputs, target, layers, _apart(inputs, layers))
-    voting = layers if voting is None else voting
-    return inputs.pooled(voting, beliefs, _apart(inputs, voting))
-
-
-def _judged(inputs: ViewInput, own: Layer, seen: Pooled, rows: Any = slice(None)) -> Judged:
-    """The judging rows among `rows` of a layer, and the votes of a view."""
+    voting: Sequence[Layer],
+    rows: Any = slice(None),
+) -> Judged:
+    """The judging rows among `rows` of a layer, and the votes for its source of the `voting` layers
+    by beliefs that are fitted to `layers`."""
+    beliefs = _beliefs(inputs, own.source, layers, _apart(inputs, layers))
+    seen = inputs.pooled(voting, beliefs, _apart(inputs, voting))
     patterns, truth = own.rows[rows], own.gains[rows]
     judges = inputs.real[patterns]
     return Judged(patterns[judges], truth[judges], votes(seen.gains), seen.trust)
@@ -307,41 +298,10 @@ def shared_policy(inputs: ViewInput, view: View, left_out: LeftOut | None) -> Vo
     can be judged."""
     shared = left_out.shared if left_out is not None else None
     own = inputs.layer_of(view.target)
-    if own is None or not _enough(inputs, own) or len(inputs.layers) == 1:
+    if own is None or not inputs.can_judge(own) or len(inputs.layers) == 1:
         return shared.policy if shared is not None and view.judged == "machines" else view.policy
-    parts = [
-        _ran_elsewhere(_judged(inputs, own, _pooled(inputs, view.target, layers), rows))
-        for own, rows, layers in _own_folds(inputs, view.target)
-    ]
+    parts = [_ran_elsewhere(p) for p in _own_parts(inputs, view.target, voting=False)]
     return _refit(replace(inputs, near=with_itself(inputs.near)), parts, view.policy, shared)
-
-
-def well_tried(inputs: ViewInput, platform: str) -> NDArray[np.bool_] | None:
-    """bool[c]: ran on the instance, on three patterns or more at one width, on another build of its
-    machine, or on two other machines; None where fewer than three machines ran eight groups or
-    more, or where that leaves too few configurations. The gain of a configuration that only one
-    other machine ran may be specific to that machine."""
-    machines: list[tuple[str, NDArray[np.bool_]]] = []
-    for layer in inputs.layers:
-        if not (_enough(inputs, layer) or layer.source.platform == platform):
-            continue
-        often_enough = _FEW_OWN if layer.source.platform == platform else 1
-        ran: NDArray[np.bool_] = np.isfinite(layer.gains).sum(axis=0) >= often_enough
-        name = layer.source.platform
-        at = next((m for m in machines if same_machine(m[0], name, inputs.facts)), None)
-        if at is None:
-            machines.append((name, ran))
-        else:
-            at[1][:] |= ran
-    others = [m for m in machines if not same_machine(m[0], platform, inputs.facts)]
-    if len(others) < _FEW_MACHINES:
-        return None
-    often: NDArray[np.bool_] = np.sum([ran for _, ran in machines], axis=0) >= 2
-    for name, ran in machines:
-        if same_machine(name, platform, inputs.facts):
-            often |= ran
-    every = np.logical_or.reduce([ran for _, ran in machines])
-    return often if often.sum() >= _LEAST_TRIED * every.sum() else None
 
 
 def _ran_elsewhere(part: Judged) -> Judged:
@@ -357,7 +317,7 @@ def across(inputs: ViewInput) -> LeftOut | None:
 
     At a width that was never measured, instances are judged at other widths, and the figures of the
     policy come from leaving that width out of all others as well, where there is another."""
-    judges = [layer for layer in inputs.layers if _enough(inputs, layer)]
+    judges = [layer for layer in inputs.layers if inputs.can_judge(layer)]
     same = [layer for layer in judges if layer.source.op == inputs.evidence.op]
     own_layers = sorted(same or judges, key=lambda layer: str(layer.source))
     parts = [part for own in own_layers if (part := _left_out(inputs, own)) is not None]
@@ -382,7 +342,7 @@ def _left_out(inputs: ViewInput, own: Layer, *, width: bool = False) -> Judged |
         if not same_machine(layer.source.platform, own.source.platform, inputs.facts)
         and not (width and layer.source.op == own.source.op)
     ]
-    return _judged(inputs, own, _pooled(inputs, own.source, layers)) if layers else None
+    return _judged(inputs, own, layers, layers) if layers else None
 
 
 def losses_before_and_after(
@@ -403,7 +363,7 @@ def losses_before_and_after(
     before: dict[int, float] = {}
     if rest.layers:
         left_out = across(rest)
-        part = _judged(inputs, own, _pooled(inputs, target, rest.layers))
+        part = _judged(inputs, own, rest.layers, rest.layers)
         policy = view.policy if left_out is None else left_out.policy
         before = losses_by(policy, inputs.near, [part], inputs.groups)
     rows = sorted(after)
@@ -431,18 +391,6 @@ def _beliefs(
     return beliefs_of(target, layers, inputs.configs, inputs.facts, near, apart=apart)
 
 
-def _enough(inputs: ViewInput, own: Layer) -> bool:
-    able = own.rows[np.isfinite(own.gains).sum(axis=1) >= 2]
-    return bool(np.unique(inputs.groups[able[inputs.real[able]]]).size >= FEWEST_GROUPS)
-
-
-def _folds(groups: NDArray[np.int64]) -> Iterator[NDArray[np.bool_]]:
-    """Rows bool[r] that each fold leaves out; a group is in one fold."""
-    place = np.unique(groups, return_inverse=True)[1]
-    for fold in range(min(_FOLDS, int(place.max()) + 1)):
-        yield place % _FOLDS == fold
-
-
 def _apart(inputs: ViewInput, layers: Sequence[Layer]) -> float:
     """Variance of a gain between a pattern and its nearest ones of other groups, on one source."""
     total, count = 0.0, 0
@@ -458,3 +406,73 @@ def _apart(inputs: ViewInput, layers: Sequence[Layer]) -> float:
             total += float(np.nansum(square))
             count += int(np.isfinite(square).sum())
     return total / count if count else _UNKNOWN_APART
+
+
+# -- a query's own view --------------------------------------------------------------------------
+
+
+def query_view(
+    view: View, newer: RunMatrix, ids: Sequence[str], *, calls: float = math.inf
+) -> View:
+    """The view of a large partition's sample, which is computed once, with rows of n patterns `ids`
+    after its own. `newer` has their runs; its first configurations are those of the view, in order.
+    Beliefs about other sources, by which they are pooled, and averages stay those of the sample."""
+    old, new = view.gains.shape[1], len(newer.configs)
+    beliefs = tuple(replace(b, shift=_wider(b.shift, new)) for b in view.beliefs)
+    rows = _rows_beside(newer, ids, beliefs, view.apart, calls=calls)
+    gains = votes(rows.gains)
+    return replace(
+        view,
+        beliefs=beliefs,
+        averages=_averages_with(view.averages, gains, old),
+        gains=_below(view.gains, gains, np.nan),
+        trust=_below(view.trust, rows.trust, 0.0),
+        shares=np.vstack([view.shares, rows.shares]),
+        failing=_below(view.failing, rows.failing, 0.0),
+        effects=np.pad(view.effects, ((0, 0), (0, new - old))),
+    )
+
+
+def _rows_beside(
+    newer: RunMatrix, ids: Sequence[str], beliefs: Sequence[Belief], apart: float, *, calls: float
+) -> Pooled:
+    """Pooled rows of the patterns; sources without a belief are left out."""
+    at = {belief.source: place for place, belief in enumerate(beliefs)}
+    if len(beliefs) > 1:  # rows without their default cannot be compared with other sources
+        newer = newer.take(np.flatnonzero(newer.knows_default))
+    layers = [layer for layer in layers_of(newer, ids, calls=calls) if layer.source in at]
+    places = [at[layer.source] for layer in layers]
+    if not layers:
+        none = np.zeros((len(ids), len(newer.configs)))
+        return Pooled(none + np.nan, none, np.zeros((len(ids), len(beliefs))), none)
+    rows = pooled(layers, [beliefs[place] for place in places], len(ids), apart)
+    shares = np.zeros((len(ids), len(beliefs)))
+    shares[:, places] = rows.shares
+    return replace(rows, shares=shares)
+
+
+def _averages_with(before: Averages, gains: Floats, old: int) -> Averages:
+    """Averages with the levels of new rows float64[n,c], and the means of configurations that only
+    these ran."""
+    ran = np.isfinite(gains)
+    values = np.where(ran, gains, 0.0)
+    prior = _wider(before.prior, gains.shape[1])
+    level = (values - ran * prior)[:, :old].sum(axis=1)
+    level /= np.maximum(ran[:, :old].sum(axis=1), 1)
+    extra = (values - ran * level[:, None])[:, old:].sum(axis=0)
+    prior[old:] = extra / (ran[:, old:].sum(axis=0) + PSEUDO_RUNS)
+    mean = _wider(before.mean, gains.shape[1])
+    rows = len(before.level) + len(gains)
+    mean[old:] = values[:, old:].sum(axis=0) / max(rows, 1)
+    return Averages(np.concatenate([before.level, level]), prior, mean, before.cover)
+
+
+def _wider(values: Floats, count: int) -> Floats:
+    """float64[count]: the values, then zeros."""
+    return np.pad(values, (0, count - len(values)))
+
+
+def _below(values: Floats, rows: Floats, missing: float) -> Floats:
+    """float64[p+n,c]: the values, padded with `missing` columns, and the new rows below."""
+    columns = (0, rows.shape[1] - values.shape[1])
+    return np.vstack([np.pad(values, ((0, 0), columns), constant_values=missing), rows])

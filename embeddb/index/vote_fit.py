@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from embeddb.core.kinds import Limit
 from embeddb.index.guards import (
+    NEVER,
     GainErrors,
     errors_across_machines,
     gain_errors,
     safe_guard,
     short_bound,
-    unknown_guard,
     usual_guard,
 )
 from embeddb.index.held_out import FirstChoices, Judged, Near, first_choices, losses_of
@@ -38,46 +38,27 @@ FIT_VERSION = "9"
 _PSEUDO_ROWS, _PSEUDO_CHOICES = 20.0, 10.0
 
 
-class _Expected(NamedTuple):
-    """Expected errors and guard of the next first choice."""
-
-    errors: GainErrors = GainErrors()
-    guard: float = 0.0
-
-    @classmethod
-    def of(cls, policy: VoteSettings) -> _Expected:
-        return cls(GainErrors(policy.bias, policy.low, policy.high), policy.guard)
-
-    def mixed(self, other: _Expected, part: float) -> _Expected:
-        """Mean of both, weighted by `part` and 1 - `part`."""
-        if part == 0.0:
-            return other
-        pairs = zip((*self.errors, self.guard), (*other.errors, other.guard), strict=True)
-        *errors, guard = (part * mine + (1.0 - part) * theirs for mine, theirs in pairs)
-        return _Expected(GainErrors(*errors), guard)
-
-
-def expected(by_machine: Sequence[FirstChoices], most_slower: Limit | None) -> _Expected:
+def expected(by_machine: Sequence[FirstChoices], most_slower: Limit | None) -> GainErrors:
     """Guard, and the errors of the predicted gains that pass it. Where slower answers are limited
     and none can be judged, nothing passes."""
     parts = [one.of(rows) for one in by_machine if (rows := np.isfinite(one.predicted)).any()]
     if not parts:
-        return _Expected(guard=unknown_guard(most_slower))
+        return GainErrors(guard=0.0 if most_slower is None else NEVER)
     pairs = [np.column_stack([one.predicted, one.measured]) for one in parts]
     guard = usual_guard(pairs) if most_slower is None else safe_guard(pairs, most_slower)
     errors = [np.where(one.predicted > guard, one.errors, np.nan) for one in parts]
     if len(errors) > 1:
-        return _Expected(errors_across_machines(errors), guard)
-    return _Expected(gain_errors(errors[0], parts[0].group), guard)
+        return errors_across_machines(errors)._replace(guard=guard)
+    return gain_errors(errors[0], parts[0].group)._replace(guard=guard)
 
 
 def settings_of(
-    how: tuple[int, float], by_machine: Sequence[FirstChoices], expected: _Expected
+    how: tuple[int, float], by_machine: Sequence[FirstChoices], expected: GainErrors
 ) -> VoteSettings:
     """The policy (k, shrink) with its losses on held-out rows; machines count alike."""
     judged = [one for part in by_machine if (one := part.counted()).group.size]
     if not judged:
-        return VoteSettings(*how, **expected.errors._asdict(), guard=expected.guard)
+        return VoteSettings(*how, **expected._asdict())
     lost = [one.lost(expected.guard) for one in judged]
     static = [one.best - one.static for one in judged]
     groups, group = np.unique(np.concatenate([one.group for one in judged]), return_inverse=True)
@@ -86,8 +67,7 @@ def settings_of(
         loss=float(np.mean([of.mean() for of in lost])),
         static_loss=float(np.mean([of.mean() for of in static])),
         fitted_on=len(group),
-        **expected.errors._asdict(),
-        guard=expected.guard,
+        **expected._asdict(),
         groups=groups.size,
         short=short_bound(np.concatenate(lost), group),
     )
@@ -175,8 +155,11 @@ def refit(
     if left_out is None:
         mine = mine._replace(guard=part * mine.guard + (1 - part) * base.guard)
     elif math.isfinite(left_out.policy.bias):
-        part = part if math.isfinite(mine.errors.bias) else 0.0
-        mine = mine.mixed(_Expected.of(left_out.policy), part)
+        theirs = GainErrors(*(getattr(left_out.policy, name) for name in GainErrors._fields))
+        if math.isfinite(mine.bias):
+            pairs = zip(mine, theirs, strict=True)
+            theirs = GainErrors(*(part * one + (1.0 - part) * other for one, other in pairs))
+        mine = theirs
     return settings_of((k, shrink), [choices], mine)
 
 

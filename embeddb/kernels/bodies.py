@@ -113,12 +113,15 @@ def spmm_body(v: Variant) -> str:
     """C of `work`, or of `scatter` for columns of A."""
     if v.nest == "OUTER":
         return _outer(v)
-    return _tiled(v) if v.tile else _plain(v)
+    if not v.tile:
+        return _PLAIN
+    strips = "\n\n".join(_strip(v, width) for width in widths(v.tile))
+    calls = columns(v, "tile_%d(z, p, end, k, d, mode);")
+    return f"{strips}\n\n{WORK}\n    (void)s;\n{indent(calls)}\n}}"
 
 
-def _plain(v: Variant) -> str:
-    """C of the plain loop: it accumulates in the row of D; the compiler vectorises over k."""
-    return f"""{WORK}
+#: The plain loop: it accumulates in the row of D; the compiler vectorises over k.
+_PLAIN = f"""{WORK}
     (void)s;
     const int64_t K = z->width;
     if (mode == SET)
@@ -132,12 +135,6 @@ def _plain(v: Variant) -> str:
             o[x] += a * b[x];
     }}
 }}"""
-
-
-def _tiled(v: Variant) -> str:
-    strips = "\n\n".join(_strip(v, width) for width in widths(v.tile))
-    calls = columns(v, "tile_%d(z, p, end, k, d, mode);")
-    return f"{strips}\n\n{WORK}\n    (void)s;\n{indent(calls)}\n}}"
 
 
 def _strip(v: Variant, width: int) -> str:

@@ -16,7 +16,8 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -69,17 +70,35 @@ def build(source: str) -> Built:
     """
     if (there := cached(source)) is not None:
         return there
-    path = place_of(source)
+    (program, version), path = _compiler(), place_of(source)
     folder = path.parent
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _remember(folder, _compiler()[1])
-        handle, name = tempfile.mkstemp(".tmp", ".build-", folder)
-        os.close(handle)
+        _remember(folder, version)
+        with _temporary(folder) as temporary:
+            start = time.perf_counter()
+            problem = compile_to(temporary, source, [program, *flags()])
+            seconds = time.perf_counter() - start
+            if not problem:
+                image = temporary.read_bytes()
+                temporary.chmod(0o700)  # the linker used the default permissions
+                temporary.write_bytes(image + _TRAILER.pack(_MAGIC, _digest(image), seconds))
+                temporary.replace(path)
+            return Built(path, seconds, problem)
     except OSError as error:
-        raise _unkept(folder, error) from None
+        raise RunnerUnavailable(
+            f"cannot store compiled kernels in {folder}: {error.strerror}",
+            hint=f"make room there, or set XDG_CACHE_HOME to a writable folder; {AGAIN}",
+        ) from None
+
+
+@contextmanager
+def _temporary(folder: Path) -> Iterator[Path]:
+    """An empty file in a folder, removed at the end. Raises: OSError."""
+    handle, name = tempfile.mkstemp(".tmp", ".build-", folder)
+    os.close(handle)
     try:
-        return _compile(source, _compiler()[0], Path(name), path)
+        yield Path(name)
     finally:
         Path(name).unlink(missing_ok=True)
 
@@ -124,29 +143,6 @@ def _compiler() -> tuple[str, str]:
     if own is None:
         raise RunnerUnavailable(no_compiler())
     return own
-
-
-def _compile(source: str, program: str, temporary: Path, path: Path) -> Built:
-    start = time.perf_counter()
-    problem = compile_to(temporary, source, [program, *flags()])
-    seconds = time.perf_counter() - start
-    if problem:
-        return Built(path, seconds, problem)
-    try:
-        image = temporary.read_bytes()
-        temporary.chmod(0o700)  # the linker used the default permissions
-        temporary.write_bytes(image + _TRAILER.pack(_MAGIC, _digest(image), seconds))
-        temporary.replace(path)
-    except OSError as error:
-        raise _unkept(path.parent, error) from None
-    return Built(path, seconds)
-
-
-def _unkept(folder: Path, error: OSError) -> RunnerUnavailable:
-    return RunnerUnavailable(
-        f"cannot store compiled kernels in {folder}: {error.strerror}",
-        hint=f"make room there, or set XDG_CACHE_HOME to a writable folder; {AGAIN}",
-    )
 
 
 def seconds_of(path: Path) -> float | None:
@@ -360,14 +356,10 @@ def _require_able(command: Sequence[str], folder: Path, name: str) -> None:
     if time.monotonic() - _able.get(key, -_ABLE_S) < _ABLE_S:
         return
     try:
-        handle, out = tempfile.mkstemp(".tmp", ".build-", folder)
-        os.close(handle)
+        with _temporary(folder) as out:
+            problem = _compiled(command, _SMALL, out)
     except OSError as error:
         raise _unable(f"{folder}: {error.strerror}", folder) from None
-    try:
-        problem = _compiled(command, _SMALL, Path(out))
-    finally:
-        Path(out).unlink(missing_ok=True)
     if problem is not None:
         raise _unfit(name, problem, folder)
     _able[key] = time.monotonic()

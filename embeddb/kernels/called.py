@@ -117,7 +117,11 @@ class CalledKernel:
         self.variant, self.launch = _plan(config, op)
         built = cpu_build.build(cpu_codegen.source(self.variant, entry="called"))
         self.compile_s = built.compile_s
-        self._call = _loaded(built).embeddb_call
+        if built.error:
+            raise RunnerUnavailable(f"the kernel does not compile: {built.error}")
+        _require_trusted(built)
+        _require_runnable()
+        self._call = _library(str(built.path)).embeddb_call
         self._call.restype = ctypes.c_int64
         self._call.argtypes = (*4 * (ctypes.c_void_p,), ctypes.c_int64)
         self._converter: Converter | None = None
@@ -185,14 +189,6 @@ def _rows(variant: Variant, m: int, n: int) -> tuple[int, int, int]:
     if variant.slice and m % variant.slice:
         return wide, 0, m + 1
     return wide, 0, tall
-
-
-def _loaded(built: cpu_build.Built) -> ctypes.CDLL:
-    if built.error:
-        raise RunnerUnavailable(f"the kernel does not compile: {built.error}")
-    _require_trusted(built)
-    _require_runnable()
-    return _library(str(built.path))
 
 
 @cache

@@ -28,9 +28,10 @@ class Lines:
         self.add("{")
         self.depth += 1
 
-    def close(self) -> None:
-        self.depth -= 1
-        self.add("}")
+    def close(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.depth -= 1
+            self.add("}")
 
 
 def signature(head: str, parameters: list[str]) -> list[str]:

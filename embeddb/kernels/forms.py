@@ -112,7 +112,6 @@ class Converter:
 
     def __init__(self, library: str) -> None:
         self._library = library
-        self._lib: ctypes.CDLL | None = None
 
     def convert(
         self, csr: Form, spec: FormSpec, *, max_bytes: int, ordered: bool = False
@@ -167,13 +166,11 @@ class Converter:
         fixed = 8 * (rows + 1) + 12 * cols
         if fixed > max_bytes:
             return _too_large(f"rows and columns of {what}", fixed, max_bytes)
-        lib = self._lib
-        assert lib is not None
+        lib = _code(self._library)
         mark = np.full(cols, -1, dtype=np.int32)
         ptr = np.empty(rows + 1, dtype=np.int64)
-        head = (ctypes.c_int64(m), ctypes.c_int32(r), ctypes.c_int32(c))
-        source = (_at(csr.ptr), _at(csr.idx))
-        blocks = int(lib.bcsr_count(*head, *source, _at(mark), _at(ptr)))
+        head = (m, r, c, address(csr.ptr), address(csr.idx))
+        blocks = lib.bcsr_count(*head, address(mark), address(ptr))
         stored, size = blocks * r * c, csr.val.itemsize
         need = fixed + blocks * 4 + stored * size
         if refusal := _unfit(what, (stored, csr.idx.size), need, max_bytes):
@@ -181,15 +178,13 @@ class Converter:
         mark.fill(-1)
         idx, val = np.empty(blocks, dtype=np.int32), aligned((stored,), csr.val.dtype)
         place = np.empty(cols, dtype=np.int64)
-        tail = (_at(place), _at(idx), _at(val), ctypes.c_int32(size))
-        lib.bcsr_fill(*head, *source, _at(csr.val), _at(ptr), _at(mark), *tail)
+        lib.bcsr_fill(*head, *map(address, (csr.val, ptr, mark, place, idx, val)), size)
         return Form(csr.shape, ptr, idx, val)
 
     def _sliced(self, csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
         """SELL-C-sigma and ELL: slices of rows, column-major inside, filled up to the longest."""
         (m, n), nnz, rows, size = csr.shape, csr.idx.size, spec.slice, csr.val.itemsize
-        slices, lib = -(-m // rows), self._lib
-        assert lib is not None
+        slices, lib = -(-m // rows), _code(self._library)
         what = f"{spec.format} slices of {rows} rows"
         longest = lib.longest_of_rows(m, address(csr.ptr))
         fixed = 16 * (slices + 1) + 4 * slices * rows + 8 * (m + longest + 2)
@@ -218,7 +213,7 @@ class Converter:
     def _load(self, spec: FormSpec) -> None:
         """Load code of the conversion in advance, so that it is not timed."""
         if spec.compiled:
-            self._lib = self._lib or _code(self._library)
+            _code(self._library)
             return
         import scipy.sparse
 
@@ -230,15 +225,17 @@ class Converter:
 _PIECE = 1 << 25
 #: Compiled code of conversions that this process has loaded, if any.
 _loaded: list[ctypes.CDLL] = []
-_INT, _AT = ctypes.c_int64, ctypes.c_void_p
-#: Parameters of its functions that are called with numbers and addresses.
+_INT, _SHORT_INT, _AT = ctypes.c_int64, ctypes.c_int32, ctypes.c_void_p
+#: Parameters of its functions: numbers and addresses.
 _PARAMETERS = {
+    "bcsr_count": (_INT, _SHORT_INT, _SHORT_INT, *4 * (_AT,)),
+    "bcsr_fill": (_INT, _SHORT_INT, _SHORT_INT, *8 * (_AT,), _SHORT_INT),
     "longest_of_rows": (_INT, _AT),
     "spread_of_rows": (_INT, _AT, _INT),
     "copy_rows": (*6 * (_INT,), *6 * (_AT,)),
     "sell_rows": (*4 * (_INT,), *4 * (_AT,)),
     "sell_columns": (_INT, _INT, *4 * (_AT,)),
-    "sell_fill": (_INT, _INT, *8 * (_AT,), ctypes.c_int32, ctypes.c_int32),
+    "sell_fill": (_INT, _INT, *8 * (_AT,), _SHORT_INT, _SHORT_INT),
 }
 
 
@@ -246,9 +243,8 @@ _PARAMETERS = {
 def _code(path: str) -> ctypes.CDLL:
     library = ctypes.CDLL(path)
     for name, parameters in _PARAMETERS.items():
-        getattr(library, name).argtypes = parameters
-    for name in (*_PARAMETERS, "bcsr_count"):
-        getattr(library, name).restype = _INT
+        function = getattr(library, name)
+        function.argtypes, function.restype = parameters, _INT
     library.bcsr_fill.restype = library.sell_fill.restype = None
     _loaded[:] = [library]
     return library
@@ -316,6 +312,13 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     return view
 
 
+def aligned_copy(values: NDArray[Any]) -> NDArray[Any]:
+    """A copy aligned as by `aligned`."""
+    copied = aligned(values.shape, values.dtype)
+    copied[:] = values
+    return copied
+
+
 def as_scipy(csr: Form, values: NDArray[Any] | None = None) -> Any:
     """A plain CSR form as a scipy array that shares memory; with other values if given."""
     from scipy.sparse import csr_array
@@ -338,10 +341,6 @@ def address(array: NDArray[Any]) -> int:
         return at
 
 
-def _at(array: NDArray[Any]) -> ctypes.c_void_p:
-    return ctypes.c_void_p(address(array))
-
-
 def _too_large(what: str, need: int, max_bytes: int) -> Refusal:
     return Refusal(f"{what} need {need} bytes, {max_bytes} are left", need_bytes=need)
 
@@ -355,12 +354,6 @@ def _unfit(what: str, counts: tuple[int, int], need: int, max_bytes: int) -> Ref
     return _too_large(what, need, max_bytes) if need > max_bytes else None
 
 
-def _aligned_copy(values: NDArray[Any]) -> NDArray[Any]:
-    copied = aligned(values.shape, values.dtype)
-    copied[:] = values
-    return copied
-
-
 def _columns(csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
     """CSC: a segment per column, `idx` are the rows."""
     n, nnz = csr.shape[1], csr.idx.size
@@ -369,7 +362,7 @@ def _columns(csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
         return _too_large("columns", need, max_bytes)
     csc = as_scipy(csr).tocsc()
     idx = csc.indices.astype(np.int32, copy=False)
-    return Form(csr.shape, csc.indptr.astype(np.int64), idx, _aligned_copy(csc.data))
+    return Form(csr.shape, csc.indptr.astype(np.int64), idx, aligned_copy(csc.data))
 
 
 def _panelled(csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
@@ -428,7 +421,7 @@ def _bytes_of_rows(csr: Form, size: int) -> int:
 def _with_rows(csr: Form, row: NDArray[np.int32]) -> Form:
     permuted = as_scipy(csr)[row]
     idx = permuted.indices.astype(np.int32, copy=False)
-    val = _aligned_copy(permuted.data)
+    val = aligned_copy(permuted.data)
     return Form(csr.shape, permuted.indptr.astype(np.int64), idx, val, row=row)
 
 

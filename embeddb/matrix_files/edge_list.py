@@ -48,6 +48,8 @@ _COMMENT = re.compile(rb"[#%][^\n]*")
 #: Any number of whole lines without an edge.
 _EMPTY_LINES = re.compile(rb"^(?:[ \t\r]*(?:[#%][^\n]*)?\n)+", re.MULTILINE)
 _HEADER_BYTES = 65536
+#: A line that is neither blank nor a comment, up to its first character.
+_FIRST_ROW = re.compile(rb"^[^\S\n]*[^\s#%]", re.MULTILINE)
 _SNAP_NODES = re.compile(rb"\b(?:Nodes|Vertices):\s*(\d{1,18})\b", re.IGNORECASE)
 _SNAP_EDGES = re.compile(rb"\bEdges:?\s+(\d{1,18})\b", re.IGNORECASE)
 _KONECT = re.compile(rb"[#%]\s*(bip|sym|asym)(?:\s+(\w+))?", re.IGNORECASE)
@@ -136,18 +138,12 @@ def _header(source: Source, text: bytes) -> _Header:
 
 def _without_headings(text: bytes) -> tuple[bytes, bool]:
     """The text with a header row turned into a comment, and true if it had one."""
-    at = 0
-    while at < min(len(text), _HEADER_BYTES):
-        end = text.find(b"\n", at)
-        line = text[at : end if end >= 0 else len(text)]
-        if line.strip() and line.lstrip()[:1] not in (b"#", b"%"):
-            if HEADINGS.fullmatch(line[:MOST_HEADING]) is None:
-                return text, False
-            return text[:at] + b"#" + text[at:], True
-        if end < 0:
-            break
-        at = end + 1
-    return text, False
+    row = _FIRST_ROW.search(text, 0, _HEADER_BYTES)
+    at = row.start() if row else 0
+    heading = text[at : at + MOST_HEADING].partition(b"\n")[0]  # may end behind `_HEADER_BYTES`
+    if row is None or HEADINGS.fullmatch(heading) is None:
+        return text, False
+    return text[:at] + b"#" + text[at:], True
 
 
 def pairs(source: Source, text: bytes, *, named: bool = False) -> NDArray[np.int64]:

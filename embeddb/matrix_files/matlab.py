@@ -17,8 +17,9 @@ from struct import Struct
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.pattern import MAX_DIM, Pattern
-from embeddb.matrix_files.source import Source, read_all
+from embeddb.core.pattern import Pattern
+from embeddb.core.sizes import MAX_DIM
+from embeddb.matrix_files.source import HELD, Source, read_all
 
 _HEADER_BYTES = 128
 _MATRIX, _COMPRESSED = 14, 15
@@ -126,7 +127,7 @@ def _chosen(source: Source, variables: dict[str, _Sparse]) -> _Sparse:
 
 def _variables(source: Source, data: bytes, order: str) -> Iterator[tuple[str, _Sparse]]:
     elements = _Elements(source, memoryview(data)[_HEADER_BYTES:], order)
-    left = most = source.most_held
+    left = most = source.most(HELD)
     for _ in range(_MOST_VARIABLES):
         if not elements:
             return
@@ -134,7 +135,7 @@ def _variables(source: Source, data: bytes, order: str) -> Iterator[tuple[str, _
         if kind == _COMPRESSED:
             unpacked = zlib.decompressobj().decompress(content, left + 1)
             left -= len(unpacked)
-            source.check_held(most - left)
+            source.check_unpacked(most - left, HELD)
             kind, content = elements.sub(memoryview(unpacked)).next()
         if kind == _MATRIX:
             yield from _sparse_in(source, elements.sub(content), depth=0)

@@ -12,14 +12,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import MatrixError
 from embeddb.core.files.safe_read import refusing
-from embeddb.core.pattern import MAX_DIM, Pattern
+from embeddb.core.pattern import Pattern
+from embeddb.core.sizes import MAX_DIM
 from embeddb.matrix_files.source import (
     LONGEST_LINE,
     Source,
@@ -40,7 +41,6 @@ _FIELDS = {
     "unsigned-integer": "real",
 }
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
-_SPACE = re.compile(rb"\s")
 #: Replaces NUL bytes, and Fortran's exponents by C's.
 _READABLE = bytes.maketrans(b"\0dD", b"?eE")
 #: A plus between a blank and a number.
@@ -225,37 +225,22 @@ def _blocks(source: Source, first: int, stream: IO[bytes]) -> Iterator[tuple[int
 
 
 def _values(source: Source, header: _Header, first: int, lines: list[bytes]) -> NDArray[np.bool_]:
-    """bool[v]: true for each value of these lines that is not zero; blank lines are skipped."""
-    width = 2 if header.field == "complex" else 1
-    try:
-        words = b" ".join(lines).lower().replace(b"d", b"e").split()
-        bare = [line.strip() for line in lines]
-        if width == 2:
-            pairs = [line.split(None, 2) for line in bare]
-            right = all(len(pair) in (0, 2) for pair in pairs)
-        else:
-            right = len(words) == sum(map(bool, bare)) and not any(map(_SPACE.search, bare))
-        if right:
-            values = np.array([float(word) for word in words], dtype=np.float64)
-            nonzero: NDArray[np.bool_] = (values != 0).reshape(-1, width).any(axis=1)
-            return nonzero
-    except ValueError:
-        pass
-    return _wrong(source, width, first, lines)
-
-
-def _wrong(source: Source, width: int, first: int, lines: list[bytes]) -> NoReturn:
-    """Report the first line that is not `width` numbers. Raises: MatrixError."""
-    for line, text in enumerate(lines, first):
-        words = text.split(None, width)
+    """bool[v]: true for each value of these lines that is not zero; blank lines are skipped.
+    Raises: MatrixError for the first line that is not one value."""
+    width, nonzero = 2 if header.field == "complex" else 1, []
+    readable = b"\n".join(lines).lower().replace(b"d", b"e").split(b"\n")
+    for line, text in enumerate(readable, first):
+        words = text.split()
         if words and len(words) != width:
             raise source.error(f"{width} number(s) per line expected", line=line)
         try:
-            [float(word.lower().replace(b"d", b"e")) for word in words]
+            parts = [float(word) for word in words]
         except ValueError:
-            shown = text[:60].decode("latin-1").strip()
+            shown = lines[line - first][:60].decode("latin-1").strip()
             raise source.error(f"{shown!r} is not a number", line=line) from None
-    raise AssertionError("every line is right")
+        if parts:
+            nonzero.append(any(parts))
+    return np.array(nonzero, dtype=np.bool_)
 
 
 def _sizes(source: Source, text: bytes, count: int, line: int) -> list[int]:

@@ -96,15 +96,6 @@ def has_ending(path: Path) -> bool:
     return suffix in _BY_SUFFIX or _HB_SUFFIX.fullmatch(suffix) is not None
 
 
-def is_matrix_text(path: Path) -> bool:
-    """Return true if a file is text by its name (`.txt`, KONECT's `out.NAME`) and a matrix by its
-    content, which begins with a comment in KONECT's. Raises: as `format_of`."""
-    if _suffix(path) == ".txt":
-        return bool(format_of(path))
-    konect = path.name.startswith(_KONECT_NAME)
-    return konect and head_bytes(path)[0].startswith(b"%") and bool(format_of(path))
-
-
 def plain_name(text: str) -> str:
     """A matrix's name as commonly written (`HB/bcspwr10.mtx.gz`, with a slash or a backslash),
     without folders and the endings of matrix files."""
@@ -280,8 +271,13 @@ def _goes_along(path: Path, main: set[str]) -> bool:
 
 
 def _is_matrix(path: Path) -> bool:
+    """Return true if a file is text by its name (`.txt`, KONECT's `out.NAME`) and a matrix by its
+    content, which begins with a comment in KONECT's."""
+    konect = path.name.startswith(_KONECT_NAME)
     try:
         with refusing(MatrixError):
-            return is_matrix_text(path)
+            if _suffix(path) != ".txt" and not (konect and head_bytes(path)[0].startswith(b"%")):
+                return False
+            return bool(format_of(path))
     except MatrixError:
         return False

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import MatrixError
 from embeddb.core.files.safe_read import open_regular
-from embeddb.core.pattern import MAX_DIM
+from embeddb.core.sizes import MAX_DIM
 
 #: No deflate stream expands further than this (zlib manual, "maximum compression factor").
 DEFLATE_RATIO = 1032
@@ -25,8 +26,8 @@ LONGEST_LINE = 2**20
 #: each with a multiple of the size for larger files. Index arrays deflate to a third, text to a
 #: tenth.
 _MEMORY = 256 * 2**20, 32
-_HELD = 32 * 2**20, 32
-_STREAMED = 256 * 2**20, 200
+HELD = 32 * 2**20, 32
+STREAMED = 256 * 2**20, 200
 #: Memory per row of a pattern in bytes: its pointer in 8 and in 4, marks, and the pointers of a
 #: copy without some of the entries.
 _ROW_BYTES = 20
@@ -43,13 +44,8 @@ class Source:
     gzipped: bool
     max_bytes: int = 0
 
-    @property
-    def most_held(self) -> int:
-        """Number of bytes of a file of this size that may be held unpacked at once."""
-        return self._most(_HELD)
-
-    def _most(self, bound: tuple[int, int]) -> int:
-        """Limit for this file, at most `max_bytes` if that is set."""
+    def most(self, bound: tuple[int, int]) -> int:
+        """Limit for this file, such as `HELD`; at most `max_bytes` if that is set."""
         own = max(bound[0], bound[1] * self.size)
         return min(own, self.max_bytes) if self.max_bytes else own
 
@@ -94,18 +90,14 @@ class Source:
         """Check that `needed` bytes are in proportion to the file. Raises: MatrixError."""
         self._check(needed, _MEMORY, f"the memory for {what}", line)
 
-    def check_held(self, unpacked: int) -> None:
-        """Check that so many unpacked bytes may be held at once. Raises: MatrixError."""
-        self._check(unpacked, _HELD, "the unpacked file")
-
-    def check_streamed(self, unpacked: int) -> None:
-        """Check that so many unpacked bytes may be processed in pieces. Raises: MatrixError."""
-        self._check(unpacked, _STREAMED, "the unpacked file")
+    def check_unpacked(self, size: int, bound: tuple[int, int]) -> None:
+        """Check that so many bytes may be unpacked (`HELD`, `STREAMED`). Raises: MatrixError."""
+        self._check(size, bound, "the unpacked file")
 
     def _check(
         self, needed: int, bound: tuple[int, int], what: str, line: int | None = None
     ) -> None:
-        if needed > self._most(bound):
+        if needed > self.most(bound):
             raise self.error(
                 f"{what} would be {needed / 2**30:.1f} GiB, {needed // max(self.size, 1)} times "
                 "the size of the file",
@@ -135,7 +127,8 @@ def open_stream(source: Source) -> IO[bytes]:
     file = open_regular(source.path)
     if not source.gzipped:
         return file
-    return io.BufferedReader(Unzipped(file, source.check_streamed), _CHUNK)
+    check = partial(source.check_unpacked, bound=STREAMED)
+    return io.BufferedReader(_Unzipped(file, check), _CHUNK)
 
 
 def read_all(source: Source) -> bytes:
@@ -145,7 +138,7 @@ def read_all(source: Source) -> bytes:
             return stream.read()
         unpacked = io.BytesIO()
         while part := stream.read(_CHUNK):
-            source.check_held(unpacked.tell() + len(part))
+            source.check_unpacked(unpacked.tell() + len(part), HELD)
             unpacked.write(part)
     return unpacked.getvalue()
 
@@ -172,56 +165,29 @@ def head_bytes(path: Path, count: int = 4096) -> tuple[bytes, int]:
         if head[:2] != b"\x1f\x8b":
             return head, size
         file.seek(0)
-        with io.BufferedReader(Unzipped(file, lambda _: None)) as stream:
+        with io.BufferedReader(_Unzipped(file, lambda _: None)) as stream:
             return stream.read(count), size
 
 
-_GZIP = 16 + zlib.MAX_WBITS
-#: Bytes read at once; small, since the rest after a member is copied.
-_PIECE = 1 << 14
-
-
-class Unzipped(io.RawIOBase):
+class _Unzipped(io.RawIOBase):
     """Unpacked bytes of an open gzip file, which is closed with this; `check` is called with the
-    number of bytes so far.
-
-    Reading raises the exceptions of `check`, EOFError for a truncated file and zlib.error for a
-    damaged one.
-    """
+    number of bytes so far. Raises: EOFError for a truncated file, zlib.error and gzip.BadGzipFile
+    for a damaged one."""
 
     def __init__(self, file: BinaryIO, check: Callable[[int], None]) -> None:
         super().__init__()
-        self._file, self._check, self._given = file, check, 0
-        self._member, self._packed = zlib.decompressobj(_GZIP), b""
+        self._file, self._unpacked, self._check = file, gzip.GzipFile(fileobj=file), check
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]  # typeshed: Buffer
-        data = b""
-        while not data:
-            if self._member.eof and not self._next_member():
-                return 0
-            packed = self._packed or self._file.read(_PIECE)
-            data = self._member.decompress(packed, len(buffer))
-            self._packed = self._member.unconsumed_tail
-            if not (packed or data or self._member.eof):
-                raise EOFError("the packed file is truncated")
-        buffer[: len(data)] = data
-        self._given += len(data)
-        self._check(self._given)
-        return len(data)
-
-    def _next_member(self) -> bool:
-        """Return true if another member follows, after any zeros."""
-        packed = self._member.unused_data.lstrip(b"\0")
-        while not packed:
-            packed = self._file.read(_PIECE)
-            if not packed:
-                return False
-            packed = packed.lstrip(b"\0")
-        self._member, self._packed = zlib.decompressobj(_GZIP), packed
-        return True
+    def readinto(self, buffer: Any, /) -> int:
+        try:
+            size = self._unpacked.readinto1(buffer)
+        except EOFError:
+            raise EOFError("the packed file is truncated") from None
+        self._check(self._unpacked.tell())
+        return size
 
     def close(self) -> None:
         self._file.close()

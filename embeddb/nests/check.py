@@ -31,10 +31,8 @@ from embeddb.nests.parts import (
     Access,
     Call,
     Expr,
-    Index,
     Loop,
     Read,
-    Statement,
 )
 from embeddb.nests.schedule import Schedule, parameters
 
@@ -97,16 +95,15 @@ def _check_arrays(nest: Nest) -> None:
 
 
 def _check_loops(nest: Nest) -> None:
-    indices = [i for loop in nest.loops for i in (loop.lower, loop.upper)]
     for at, loop in enumerate(nest.loops):
-        for bound in (loop.lower, loop.upper):
+        for bound in loop.bounds:
             if any(outer >= at for outer in bound.loops):
                 raise NestError(f"loop {nest.loop_name(at)}: a bound depends on an inner loop")
         if loop.step < 1:
             raise NestError(f"loop {nest.loop_name(at)}: step {loop.step} is not positive")
-    for index in indices:
-        if index.of is not None:
-            _check_known(nest, index.of)
+    for bound in (bound for loop in nest.loops for bound in loop.bounds):
+        if bound.of is not None:
+            _check_known(nest, bound.of)
     for at in range(nest.depth):
         low, high = loop_range(nest.loops, nest.arrays, at)
         if max(abs(low), abs(high)) > LARGEST:
@@ -172,53 +169,26 @@ def _check_inside(nest: Nest, access: Access) -> None:
 
 def in_order(nest: Nest) -> Nest:
     """The nest without unused arrays, others by first access: target, operands, then bounds."""
-    met: list[int] = []
-    of_bounds = [a for at, a, _ in nest.accesses() if at < 0]
-    for statement in nest.body:
-        met += [a.array for a in (statement.target, *statement.reads())]
-    met += [a.array for a in of_bounds]
-    order = list(dict.fromkeys(met))
+    accesses = [a for statement in nest.body for a in (statement.target, *statement.reads())]
+    accesses += [a for loop in nest.loops for bound in loop.bounds for a in bound.reads()]
+    order = list(dict.fromkeys(access.array for access in accesses))
     place = {old: new for new, old in enumerate(order)}
     if order == list(range(len(nest.arrays))):
         return nest
+
+    def moved(access: Access) -> Access:
+        return Access(place[access.array], access.at)
+
     return replace(
         nest,
         loops=tuple(
-            Loop(_index_at(loop.lower, place), _index_at(loop.upper, place), loop.step)
+            Loop(loop.lower.mapped(moved), loop.upper.mapped(moved), loop.step)
             for loop in nest.loops
         ),
         arrays=tuple(nest.arrays[old] for old in order),
-        body=tuple(
-            Statement(
-                _access_at(s.target, place),
-                s.combine,
-                _expr_at(s.value, place),
-                None if s.where is None else _expr_at(s.where, place),
-            )
-            for s in nest.body
-        ),
+        body=tuple(statement.mapped(moved) for statement in nest.body),
         array_names=tuple(nest.array_name(old) for old in order),
     )
-
-
-def _index_at(index: Index, place: dict[int, int]) -> Index:
-    return Index(index.affine, None if index.of is None else _access_at(index.of, place))
-
-
-def _access_at(access: Access, place: dict[int, int]) -> Access:
-    return Access(place[access.array], tuple(_index_at(i, place) for i in access.at))
-
-
-def _expr_at(expression: Expr, place: dict[int, int]) -> Expr:
-    if isinstance(expression, Read):
-        return Read(_access_at(expression.access, place))
-    if isinstance(expression, Call):
-        return Call(expression.op, tuple(_expr_at(a, place) for a in expression.args))
-    return expression
-
-
-#: Parameters that affect legality, beside order and blocks.
-_CHOICES = ("parallel", "inner", "pack")
 
 
 class NestJudge:
@@ -230,8 +200,8 @@ class NestJudge:
         decisive = parameters(nest.depth)
         self.names = decisive if available is None else decisive & frozenset(available)
         self.text = f"the dependences of {nest.name or nest.id[:12]}"
-        self._order = f"order_{nest.depth}"
         self._tiles = [f"tile_{at + 1}" for at in range(nest.depth)]
+        self._others = sorted(decisive - set(self._tiles))
         self._harmless = {("inner", "plain"), ("inner", "unroll4"), ("pack", "none")}
         self._harmless |= {("pack", f"read{at + 1}") for at in range(len(packable(nest)))}
         self._known: dict[tuple[Any, ...], str] = {}
@@ -250,7 +220,7 @@ class NestJudge:
     def reason(self, values: Mapping[str, Any]) -> str:
         """Reason why the schedule is illegal, in one line; empty where it is legal."""
         split = [values.get(name, 0) != 0 for name in self._tiles]
-        key = (values.get(self._order), *split, *[values.get(name) for name in _CHOICES])
+        key = (*split, *[values.get(name) for name in self._others])
         cached = self._known.get(key)
         if cached is None:
             schedule = Schedule.of(values, self.legality.nest.depth)
@@ -260,8 +230,8 @@ class NestJudge:
 
 def canonical_schedule(nest: Nest) -> Schedule:
     """The identity schedule, with its outermost loop in parallel where that is legal."""
-    still = Schedule(tuple(range(nest.depth)), (0,) * nest.depth)
-    parallel = Schedule(still.order, still.tiles, parallel="outer")
+    still = Schedule.of({}, nest.depth)
+    parallel = replace(still, parallel="outer")
     return still if legality_of(nest).reason(parallel) else parallel
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access, Call, Const, Expr, Index, LoopIndex, Read, Statement
-from embeddb.nests.schedule import Piece, Schedule
+from embeddb.nests.schedule import Schedule
 
 #: Text in the line of the parallel loop.
 PARALLEL = "in parallel"
@@ -22,7 +22,11 @@ def loop_lines(nest: Nest, schedule: Schedule | None = None) -> list[str]:
     if schedule is None:
         return [_written(nest, loop) for loop in range(nest.depth)]
     pieces, parallel = schedule.pieces(nest), schedule.parallel_piece(nest)
-    lines = [_generated(nest, piece) for piece in pieces]
+    lines = []
+    for piece in pieces:
+        size = piece.step // nest.loops[piece.loop].step
+        blocks = f" in blocks of {size}" if piece.block else ""
+        lines.append(f"{nest.loop_name(piece.loop)}{blocks}: {piece.trip:,} turns")
     if parallel is not None:
         chunk = f", {schedule.chunk} at a time" if schedule.policy == "dynamic" else ""
         lines[pieces.index(parallel)] += f", {PARALLEL} ({schedule.policy}{chunk})"
@@ -60,11 +64,6 @@ def _written(nest: Nest, loop: int) -> str:
     step = f" in steps of {bounds.step}" if bounds.step > 1 else ""
     low, high = index_text(nest, bounds.lower), index_text(nest, bounds.upper)
     return f"for {nest.loop_name(loop)} from {low} to before {high}{step}"
-
-
-def _generated(nest: Nest, piece: Piece) -> str:
-    blocks = " in blocks of " + str(piece.step // nest.loops[piece.loop].step)
-    return f"{nest.loop_name(piece.loop)}{blocks if piece.block else ''}: {piece.trip:,} turns"
 
 
 def _text(nest: Nest, expression: Expr) -> str:

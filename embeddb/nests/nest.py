@@ -105,7 +105,7 @@ def trips(loops: Sequence[Loop], arrays: Sequence[Array]) -> tuple[int, ...]:
     counts: list[int] = []
     middle: list[float] = []
     for loop in loops:
-        low, high = (_mean(arrays, bound, middle) for bound in (loop.lower, loop.upper))
+        low, high = (_mean(arrays, bound, middle) for bound in loop.bounds)
         row = _mean_row(loop, arrays)
         if row is not None:
             low, high = 0.0, row
@@ -118,11 +118,8 @@ def trips(loops: Sequence[Loop], arrays: Sequence[Array]) -> tuple[int, ...]:
 def most_turns(loops: Sequence[Loop], arrays: Sequence[Array], loop: int) -> int:
     """Upper bound on the iterations of a loop of step 1, over all iterations of the outer loops; at
     most 0 if it never runs."""
-    low, high = loops[loop].lower, loops[loop].upper
-    depth = max(len(low.affine.coefs), len(high.affine.coefs))
-    coefs = tuple(high.affine.coef(at) - low.affine.coef(at) for at in range(depth))
-    span = Affine(high.affine.constant - low.affine.constant, coefs)
-    most = furthest(loops, arrays, span, True).constant
+    low, high = loops[loop].bounds
+    most = furthest(loops, arrays, high.affine - low.affine, True).constant
     if high.of is not None:
         most += values_of(arrays[high.of.array])[1]
     return most if low.of is None else most - values_of(arrays[low.of.array])[0]
@@ -135,8 +132,8 @@ _MOST_ENUMERATED = 1_000_000
 def iterations(loops: Sequence[Loop]) -> tuple[int, ...] | None:
     """Exact number of iterations of each loop in a run of all; None where bounds come from arrays,
     or too many iterations bound others."""
-    bounding = {at for loop in loops for b in (loop.lower, loop.upper) for at in b.loops}
-    if any(b.of is not None for loop in loops for b in (loop.lower, loop.upper)):
+    bounding = {at for loop in loops for bound in loop.bounds for at in bound.loops}
+    if any(loop.of_data for loop in loops):
         return None
     points: dict[int, NDArray[np.int64]] = {}
     times, totals = np.ones(1, np.int64), list[int]()
@@ -144,7 +141,7 @@ def iterations(loops: Sequence[Loop]) -> tuple[int, ...] | None:
         low, high = (
             sum((c * points[k] for k, c in enumerate(b.affine.coefs) if c), b.affine.constant)
             + np.zeros_like(times)
-            for b in (loop.lower, loop.upper)
+            for b in loop.bounds
         )
         turns = np.maximum(0, -(-(high - low) // loop.step))
         totals.append(int(times @ turns))
@@ -252,9 +249,8 @@ class Nest:
     @cached_property
     def _accesses(self) -> tuple[tuple[int, Access, bool], ...]:
         accesses: list[tuple[int, Access, bool]] = []
-        for bound in (b for loop in self.loops for b in (loop.lower, loop.upper)):
-            if bound.of is not None:
-                accesses += [(-1, a, False) for a in (*bound.of.inner(), bound.of)]
+        for bound in (bound for loop in self.loops for bound in loop.bounds):
+            accesses += [(-1, access, False) for access in bound.reads()]
         for at, statement in enumerate(self.body):
             accesses += [(at, access, False) for access in statement.reads()]
             accesses.append((at, statement.target, True))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
+
+from embeddb.core.errors import NestError
 
 #: Largest depth: the number of loops that a platform file can name.
 MOST_LOOPS = 6
@@ -40,6 +43,21 @@ class Affine:
             used -= 1
         object.__setattr__(self, "coefs", tuple(self.coefs[:used]))
 
+    @classmethod
+    def of_loop(cls, loop: int, constant: int = 0) -> Affine:
+        """The index of one loop, plus a constant."""
+        return cls(constant, (*(0,) * loop, 1))
+
+    def __add__(self, other: Affine) -> Affine:
+        coefs = zip_longest(self.coefs, other.coefs, fillvalue=0)
+        return Affine(self.constant + other.constant, tuple(a + b for a, b in coefs))
+
+    def __sub__(self, other: Affine) -> Affine:
+        return self + other * -1
+
+    def __mul__(self, by: int) -> Affine:
+        return Affine(self.constant * by, tuple(c * by for c in self.coefs))
+
     def coef(self, loop: int) -> int:
         return self.coefs[loop] if loop < len(self.coefs) else 0
 
@@ -69,9 +87,11 @@ class Access:
     def inner(self) -> Iterator[Access]:
         """Accesses from which its indices are read, innermost first."""
         for index in self.at:
-            if index.of is not None:
-                yield from index.of.inner()
-                yield index.of
+            yield from index.reads()
+
+    def mapped(self, change: Callable[[Access], Access]) -> Access:
+        """`change` applied to an access, after those from which its indices are read."""
+        return change(Access(self.array, tuple(index.mapped(change) for index in self.at)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +101,38 @@ class Index:
     affine: Affine = Affine()
     of: Access | None = None
 
+    def __add__(self, other: Index | int) -> Index:
+        """Raises: NestError if both contain elements of arrays."""
+        more = Index(Affine(other)) if isinstance(other, int) else other
+        if self.of is not None and more.of is not None:
+            raise NestError(
+                "an index is the sum of two elements of arrays: at most one is supported"
+            )
+        return Index(self.affine + more.affine, self.of or more.of)
+
+    def __sub__(self, other: Index) -> Index:
+        return self + other * -1
+
+    def __mul__(self, by: int) -> Index:
+        """Raises: NestError for a multiple of an element of an array."""
+        if self.of is not None and by != 1:
+            raise NestError("an index is a multiple of an element of an array")
+        return Index(self.affine * by, self.of)
+
     @property
     def loops(self) -> frozenset[int]:
         through = self.of.loops if self.of is not None else frozenset[int]()
         return through | frozenset(self.affine.loops)
+
+    def reads(self) -> Iterator[Access]:
+        """Accesses that it needs; those from which indices are read precede those that use them."""
+        if self.of is not None:
+            yield from self.of.inner()
+            yield self.of
+
+    def mapped(self, change: Callable[[Access], Access]) -> Index:
+        """The index with `change` applied to every access in it."""
+        return Index(self.affine, self.of and self.of.mapped(change))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +183,21 @@ class Statement:
     def reads(self) -> list[Access]:
         """Accesses that it reads, in the order of the text, without the target of a reduction;
         accesses from which indices are read precede those that use them."""
-        accesses: list[Access] = list(self.target.inner())
-        for expression in (self.where, self.value):
-            for access in _accesses(expression):
-                accesses += [*access.inner(), access]
-        return accesses
+        return [*self.target.inner(), *reads(self.where), *reads(self.value)]
+
+    def mapped(
+        self,
+        change: Callable[[Access], Access],
+        leaf: Callable[[Expr], Expr] = lambda expression: expression,
+    ) -> Statement:
+        """The statement with its accesses changed, and its other leaves by `leaf`."""
+
+        def both(one: Expr) -> Expr:
+            return Read(one.access.mapped(change)) if isinstance(one, Read) else leaf(one)
+
+        where = self.where and mapped(self.where, both)
+        target = self.target.mapped(change)
+        return Statement(target, self.combine, mapped(self.value, both), where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +207,15 @@ class Loop:
     lower: Index
     upper: Index
     step: int = 1
+
+    @property
+    def bounds(self) -> tuple[Index, Index]:
+        return self.lower, self.upper
+
+    @property
+    def of_data(self) -> bool:
+        """Return true if a bound is read from an array."""
+        return any(bound.of is not None for bound in self.bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +252,18 @@ class Array:
         return float(arguments[1]) if kind == "offsets" and len(arguments) > 1 else 0.0
 
 
-def _accesses(expression: Expr | None) -> Iterator[Access]:
+def reads(expression: Expr | None) -> Iterator[Access]:
+    """Every access in an expression, each after those from which its indices are read."""
     if isinstance(expression, Read):
+        yield from expression.access.inner()
         yield expression.access
     elif isinstance(expression, Call):
         for argument in expression.args:
-            yield from _accesses(argument)
+            yield from reads(argument)
+
+
+def mapped(expression: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
+    """An expression with its leaves (all but calls) changed."""
+    if isinstance(expression, Call):
+        return Call(expression.op, tuple(mapped(a, leaf) for a in expression.args))
+    return leaf(expression)

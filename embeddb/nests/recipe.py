@@ -7,7 +7,6 @@ the result is checked elsewhere (`embeddb.nests.check`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from embeddb.core.errors import NestError
@@ -105,7 +104,9 @@ def apply(nest: Nest, schedule: Schedule, step: Step) -> Schedule:
     _check_loops(nest, step)
     match step:
         case Order(loops):
-            return replace(schedule, order=_reordered(schedule.order, loops))
+            following = iter(loops)
+            order = tuple(next(following) if at in loops else at for at in schedule.order)
+            return replace(schedule, order=order)
         case Tile(loop, size):
             if size < 1:
                 raise NestError(f"block size {size} is out of range")
@@ -158,11 +159,6 @@ def _check_loops(nest: Nest, step: Step) -> None:
             raise NestError(f"there is no loop {at + 1}, the nest has {nest.depth}")
     if len(set(loops)) != len(loops):
         raise NestError("a loop occurs twice in the order")
-
-
-def _reordered(order: tuple[int, ...], loops: Sequence[int]) -> tuple[int, ...]:
-    following = iter(loops)
-    return tuple(next(following) if at in loops else at for at in order)
 
 
 def _place(nest: Nest, schedule: Schedule, loop: int, block: bool) -> str:

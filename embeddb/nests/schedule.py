@@ -148,6 +148,8 @@ def _orders(depth: int, seed: int) -> list[tuple[int, ...]]:
 def _rest(orders: list[tuple[int, ...]]) -> Iterator[Schedule]:
     depth = len(orders[0])
     whole = (0,) * depth
+    counts = range(1, min(depth, 3) + 1)
+    sets = [split for count in counts for split in itertools.combinations(range(depth), count)]
     for order in orders:
         for inner in INNER:
             yield Schedule(order, whole, "outer", inner=inner)
@@ -155,12 +157,7 @@ def _rest(orders: list[tuple[int, ...]]) -> Iterator[Schedule]:
         yield Schedule(order, whole, "second", inner="simd")
         yield Schedule(order, whole, "outer", policy="dynamic", chunk=8)
         for block in _BLOCKS:
-            for loops in _sets(depth):
+            for loops in sets:
                 tiles = tuple(block if at in loops else 0 for at in range(depth))
                 for inner, pack in (("plain", "none"), ("simd", "none"), ("simd", "read1")):
                     yield Schedule(order, tiles, "outer", inner=inner, pack=pack)
-
-
-def _sets(depth: int) -> Iterator[tuple[int, ...]]:
-    for count in range(1, min(depth, 3) + 1):
-        yield from itertools.combinations(range(depth), count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
@@ -15,9 +15,8 @@ from embeddb.core.errors import PlatformError, SpaceError, UsageError
 from embeddb.core.kinds import is_foreign, operation_of
 from embeddb.core.kinds import operations as known_operations
 from embeddb.platforms.loopnest import LoopNest, complete_order
-from embeddb.platforms.space.derived import Quantities
 from embeddb.platforms.space.expression import Expression
-from embeddb.platforms.space.quantity import Quantity
+from embeddb.platforms.space.quantity import Quantities, Quantity
 from embeddb.platforms.space.rules import MAX_TEXT, Param, Rules, join, show
 from embeddb.platforms.space.space import ConfigSpace
 
@@ -139,7 +138,7 @@ class LoopMapping:
         names = (part.names for part in parts if isinstance(part, Expression))
         return set[str]().union([self.permutation] if self.permutation else [], *names)
 
-    def nest(self, values: Mapping[str, Any], params: set[str]) -> LoopNest:
+    def nest(self, values: Mapping[str, Any], params: Collection[str]) -> LoopNest:
         """Raises: SpaceError if a size of the matrix is needed and unknown, or a split is no
         whole number of at least 1."""
         splits = tuple(self._split(name, values, params) for name in _SPLITS)
@@ -151,7 +150,7 @@ class LoopMapping:
             order = next(o for when, o in self.cases if when is None or when.holds(values))
         return LoopNest((splits[0], splits[1], splits[2], splits[3]), order)
 
-    def _split(self, name: str, values: Mapping[str, Any], params: set[str]) -> int:
+    def _split(self, name: str, values: Mapping[str, Any], params: Collection[str]) -> int:
         size = self.splits.get(name, 1)
         if isinstance(size, int):
             return size
@@ -197,13 +196,11 @@ class KernelSpace:
     def nest(self, config: Mapping[str, Any], symbols: Mapping[str, int]) -> LoopNest | None:
         if self.mapping is None:
             return None
-        space = self.bind(symbols)
-        seen = {n: space.number(n, v) for n, v in config.items()}
-        for name, value in seen.items():
-            if value is None and name in self.homogeneous:
+        values = {**symbols, **self.bind(symbols).environment(config)}
+        for name in self.homogeneous:
+            if name in config and name not in values:
                 raise SpaceError(f"parameter {name!r}: no value for {config[name]}")
-        values = {n: v for n, v in seen.items() if v is not None}
-        return self.mapping.nest({**symbols, **values}, {p.name for p in space.params})
+        return self.mapping.nest(values, self.space.rules.by_name)
 
     def without(self, conditions: Sequence[str], reason: str) -> KernelSpace:
         """A copy without the configurations for which one of these conditions holds."""

@@ -35,7 +35,7 @@ from embeddb.platforms.kernel import (
 from embeddb.platforms.log_table import LogTable, read_log
 from embeddb.platforms.loopnest import LoopNest
 from embeddb.platforms.machines import display_name, machine_words
-from embeddb.platforms.space.derived import Quantities
+from embeddb.platforms.space.quantity import Quantities
 from embeddb.platforms.space.rules import join, show
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.platforms.toml_text import MAX_BYTES, read_toml
@@ -154,28 +154,30 @@ class Platform:
         unknown sizes stay unresolved."""
         return self.kernel(op).bind(_symbols(op, sizes.with_sizes(named)))
 
-    def reproducible(self, op: Op) -> Platform:
-        """A copy without the configurations of a kernel whose order of summation varies from call
-        to call. A stored platform of an older file uses the conditions of the built-in one. Raises:
-        UsageError if there are none."""
+    def restricted(self, op: Op, *, reproducible: bool = False, exact: bool = False) -> Platform:
+        """A copy without some configurations of a kernel: with `reproducible` those whose order of
+        summation varies from call to call, with `exact` the `inexact` ones (the others compute at
+        the full precision of the operands' type; where none are stated, nothing is left out). A
+        stored platform of an older file uses the conditions of the built-in one. Raises: UsageError
+        where a file does not state which configurations vary."""
+        if not (reproducible or exact):
+            return self
         part = self.kernel(op)
-        varying = part.varying
-        if varying is None and (current := self._shipped_version()):
-            varying = current.kernel(op).varying
-        if varying is None:
-            raise UsageError(
-                f"platform {self.id} does not say which configurations of {op.name} sum in "
-                "varying order",
-                hint=f"its file needs `varying = [...]` in the [[space]] of {op.name}: "
-                "conditions as in `constraints`, [] if none does",
-            )
-        return replace(self, kernels={**self.kernels, op.name: part.without(varying, VARYING)})
-
-    def exact(self, op: Op) -> Platform:
-        """A copy without the `inexact` configurations of a kernel: the others compute at the full
-        precision of the operands' type. Where none are stated, nothing is left out."""
-        inexact = self._stating_precision(op).inexact
-        part = replace(self.kernel(op), inexact=inexact).without(inexact or (), INEXACT)
+        if reproducible:
+            varying = part.varying
+            if varying is None and (current := self._shipped_version()):
+                varying = current.kernel(op).varying
+            if varying is None:
+                raise UsageError(
+                    f"platform {self.id} does not say which configurations of {op.name} sum in "
+                    "varying order",
+                    hint=f"its file needs `varying = [...]` in the [[space]] of {op.name}: "
+                    "conditions as in `constraints`, [] if none does",
+                )
+            part = part.without(varying, VARYING)
+        if exact:
+            inexact = self._stating_precision(op).inexact
+            part = replace(part, inexact=inexact).without(inexact or (), INEXACT)
         return replace(self, kernels={**self.kernels, op.name: part})
 
     def is_exact(self, op: Op, config: Mapping[str, Any]) -> bool:
@@ -188,11 +190,6 @@ class Platform:
         part = self.kernel(op)
         current = self._shipped_version() if part.inexact is None else None
         return replace(part, inexact=current.kernel(op).inexact or ()) if current else part
-
-    def restricted(self, op: Op, *, reproducible: bool = False, exact: bool = False) -> Platform:
-        """A copy restricted as a query asks. Raises: as `reproducible` and `exact`."""
-        here = self.reproducible(op) if reproducible else self
-        return here.exact(op) if exact else here
 
     def default(self, op: Op, sizes: Sizes = UNKNOWN, **named: int) -> Config:
         """The canonical default for a matrix of these sizes, or the nearest legal configuration."""

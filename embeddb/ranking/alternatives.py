@@ -27,7 +27,6 @@ from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import posterior_of
 from embeddb.ranking.rankers.choose import Rankers
 from embeddb.ranking.recommendation import Diagnostics, NextRun, Recommendation, SimplerAnswer
-from embeddb.store.usual_state import usual_at
 
 Floats = NDArray[np.float64]
 #: Adds to the diagnostics of an answer.
@@ -55,12 +54,12 @@ def nearest_run(lookup: Lookup, query: Query) -> NearestRun | None:
     near, store = query.vote.neighbours[0], lookup.store
     carried = (one for one in query.vote.transfers if one.pattern_id == near.pattern_id)
     if (fastest := next(carried, None)) is not None:
-        return NearestRun(fastest.config, math.exp(fastest.gain))
+        return NearestRun(Config(fastest.config), fastest.gain)
     platform, op = store.sound_platform(near.platform), Op.parse(near.op or str(query.op))
     if platform is None:
         return None
     timings = summarise_runs(
-        store.runs(platform.id, op, near.pattern_id), usual_at(store, platform.id)
+        store.runs(platform.id, op, near.pattern_id), store.usual_at(platform.id)
     )
     costs = {c: cost_of(t, query.calls) for c, t in timings.items() if math.isfinite(t.seconds)}
     by_cost = sorted(costs, key=lambda config: (costs[config], config.json))
@@ -74,16 +73,19 @@ def nearest_run(lookup: Lookup, query: Query) -> NearestRun | None:
     return NearestRun(query.space.canonical(best), gain)
 
 
-def insight(ranked: RankedCandidates, *, nearest: NearestRun | None = None) -> Diagnostics:
+def insight(
+    ranked: RankedCandidates, *, nearest: NearestRun | None = None, deepen: Deepen | None = None
+) -> Diagnostics:
     """The answers of simpler methods and what to measure next; takes about a millisecond.
-    `nearest` is the `nearest_run` of the query, if the database is available."""
+    `nearest` is the `nearest_run` of the query, if the database is available; `deepen` may add."""
     query, answer, rankers = ranked.rankers.query, ranked.first, ranked.rankers
     posterior = posterior_of(rankers.chosen, ranked.source, answer)
-    return Diagnostics(
+    plain = Diagnostics(
         answer_gain=_gain(query, posterior, answer, ranked.source),
         simpler=list(_simpler(rankers, posterior, answer, ranked.source, nearest)),
         next=_next(query, posterior, answer),
     )
+    return plain if deepen is None else deepen(plain, ranked)
 
 
 def renewed(
@@ -108,9 +110,7 @@ def renewed(
     measured = first is not None and first.seconds is not None and query.own.timings
     link = "measured" if measured else recommendation.link
     ranked = RankedCandidates(Rankers(query), link, recommendation.tuner, recommendation.candidates)
-    about = insight(ranked, nearest=nearest_run(lookup, query))
-    if deepen is not None:
-        about = deepen(about, ranked)
+    about = insight(ranked, nearest=nearest_run(lookup, query), deepen=deepen)
     done = msgspec.structs.replace(recommendation, insight=about)
     return done if lookup.store.readonly else keep(lookup, done)
 
@@ -121,28 +121,25 @@ def renewed(
 def _simpler(
     rankers: Rankers, posterior: Posterior, answer: Config, link: str, nearest: NearestRun | None
 ) -> Iterator[SimplerAnswer]:
-    for method, config in _first_choices(rankers, nearest):
+    """The first choice of each method that is possible here."""
+    query = rankers.query
+    first = {"default": query.default}
+    if query.vote.configs:
+        first["static-best"] = rankers.static_best.first
+        if nearest is not None:
+            first["nearest"] = nearest.config
+        if query.vote.neighbours:
+            first["transfer"] = rankers.vote.first
+    if query.prediction.configs:
+        first["rank"] = rankers.model.first
+    for method, config in first.items():
         yield SimplerAnswer(
             method=method,
             config=dict(config),
-            expected_gain=_gain(rankers.query, posterior, config, link),
+            expected_gain=_gain(query, posterior, config, link),
             same=config == answer,
             gain_there=nearest.gain if nearest is not None and method == "nearest" else None,
         )
-
-
-def _first_choices(rankers: Rankers, nearest: NearestRun | None) -> Iterator[tuple[str, Config]]:
-    """Each method that is possible here, with its first choice."""
-    query = rankers.query
-    yield "default", query.default
-    if query.vote.configs:
-        yield "static-best", rankers.static_best.first
-        if nearest is not None:
-            yield "nearest", nearest.config
-        if query.vote.neighbours:
-            yield "transfer", rankers.vote.first
-    if query.prediction.configs:
-        yield "rank", rankers.model.first
 
 
 def _gain(query: Query, posterior: Posterior, config: Config, link: str) -> float | None:

@@ -36,7 +36,6 @@ from embeddb.ranking.recommendation import (
     Recommendation,
     RecommendedNeighbour,
     TransferredSchedule,
-    TransferredStep,
 )
 from embeddb.store.counters import counters_of
 
@@ -113,9 +112,7 @@ def recommend(lookup: Lookup, request: Request, *, deepen: Deepen | None = None)
     ranked = request.answer_by(query, request.count)
     stages["transfer"] = time.perf_counter() - started
     ranked = with_gain_terms(ranked)
-    about = insight(ranked, nearest=nearest_run(lookup, query))
-    if deepen is not None:
-        about = deepen(about, ranked)
+    about = insight(ranked, nearest=nearest_run(lookup, query), deepen=deepen)
     stages["insight"] = time.perf_counter() - started - stages["transfer"]
     recommendation = _recommendation(lookup, query, ranked)
     info = _pictured(lookup, query.pattern, pattern)
@@ -254,27 +251,10 @@ def _transfers(query: Query, ranked: RankedCandidates) -> list[TransferredSchedu
     """Transferred schedules that are candidates or the fastest of their neighbour, which comes
     first."""
     answered = {Config(candidate.config) for candidate in ranked.candidates}
-    fastest = {one.pattern_id: one for one in reversed(query.vote.transfers)}
-    names = {near.pattern_id: near.name for near in query.vote.neighbours}
+    transfers = query.vote.transfers
+    fastest = {one.pattern_id: one for one in reversed(transfers)}
     return [
-        TransferredSchedule(
-            config=dict(one.config),
-            pattern_id=one.pattern_id,
-            name=names.get(one.pattern_id, ""),
-            source=dict(one.source),
-            gain=math.exp(one.gain),
-            steps=[
-                TransferredStep(
-                    text=step.text,
-                    target_text=step.target_text,
-                    reason=step.reason,
-                    matched=[(pair.source, pair.target, pair.distance) for pair in step.pairs],
-                )
-                for step in one.steps
-            ],
-        )
-        for one in query.vote.transfers
-        if one.config in answered or one is fastest[one.pattern_id]
+        one for one in transfers if Config(one.config) in answered or one is fastest[one.pattern_id]
     ]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from embeddb.core.config import Config
 from embeddb.core.records import Run
-from embeddb.core.timing import summarise_runs
+from embeddb.core.timing import TimingSummary, summarise_runs
 from embeddb.ranking.query import Query
 from embeddb.ranking.recommendation import Candidate, Recommendation
 
@@ -27,21 +27,25 @@ def with_break_even(query: Query, candidates: Sequence[Candidate]) -> list[Candi
     from the expected preparation and the predicted gain."""
     updated = []
     for candidate in candidates:
-        calls = _measured(query, Config(candidate.config))
+        config = Config(candidate.config)
+        own = query.own.timings.get(config)
+        # Without any preparation in the evidence, 0 seconds mean that it was not recorded.
+        recorded = own is not None and (own.conversion_s or query.vote.preparation is not None)
+        calls = _measured(query.own.timings, config, query.default) if recorded else None
         if calls is None and candidate.seconds is None:
             calls = _predicted(query, candidate)
         updated.append(msgspec.structs.replace(candidate, break_even_calls=calls))
     return updated
 
 
-def _measured(query: Query, config: Config) -> float | None:
-    """Measured break-even; None also where the preparation was not recorded (0 seconds)."""
-    own, default = query.own.timings.get(config), query.own.timings.get(query.default)
-    if own is None or default is None or config == query.default:
+def _measured(
+    timings: Mapping[Config, TimingSummary], config: Config, default: Config
+) -> float | None:
+    """Measured break-even; None if either was not measured."""
+    own, base = timings.get(config), timings.get(default)
+    if own is None or base is None or config == default:
         return None
-    if own.conversion_s == 0.0 and query.vote.preparation is None:
-        return None
-    return break_even(own.conversion_s - default.conversion_s, default.seconds - own.seconds)
+    return break_even(own.conversion_s - base.conversion_s, base.seconds - own.seconds)
 
 
 def _predicted(query: Query, candidate: Candidate) -> float | None:
@@ -58,15 +62,11 @@ def _predicted(query: Query, candidate: Candidate) -> float | None:
 def measured_break_even(answer: Recommendation, runs: Sequence[Run]) -> Recommendation:
     """The answer with `break_even_calls` from its runs and the default's; None where they do not
     record the preparation."""
-    curves = summarise_runs(runs)
-    with_preparation = {run.config for run in runs if run.measurement.conversion_s is not None}
-    default = curves.get(Config(answer.default))
+    timings, default = summarise_runs(runs), Config(answer.default)
+    recorded = {run.config for run in runs if run.measurement.conversion_s is not None}
     candidates = []
     for candidate in answer.candidates:
-        config, calls = Config(candidate.config), None
-        if default is not None and config in with_preparation and config != Config(answer.default):
-            own = curves[config]
-            extra = own.conversion_s - default.conversion_s
-            calls = break_even(extra, default.seconds - own.seconds)
+        config = Config(candidate.config)
+        calls = _measured(timings, config, default) if config in recorded else None
         candidates.append(msgspec.structs.replace(candidate, break_even_calls=calls))
     return msgspec.structs.replace(answer, candidates=candidates)

@@ -21,18 +21,17 @@ from embeddb.core.workload import Workload
 from embeddb.featurizers import Featurizer, missing
 from embeddb.featurizers.base import Explained
 from embeddb.index.answer_index import AnswerIndex
-from embeddb.index.config_counts import Failures
+from embeddb.index.config_counts import Failures, well_tried
 from embeddb.index.lookup import Lookup
 from embeddb.index.pooling import Source
 from embeddb.index.scopes import nearest_widths
-from embeddb.index.view import View, well_tried
+from embeddb.index.view import View
 from embeddb.platforms.platform import Platform, default_of, space_of
 from embeddb.platforms.space.screen import screened
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.ranking.order_reason import settled
 from embeddb.ranking.prediction import predicted
 from embeddb.ranking.query import Neighbour, OwnTimings, Query, Vote, VoteOrigin, VoteQuality
-from embeddb.store.usual_state import usual_at
 
 #: Fewest measured configurations for a pattern's own timings at another width to count.
 _ENOUGH_AT_OTHER_WIDTH = 8
@@ -99,7 +98,7 @@ def _subject(
 def _own(lookup: Lookup, query: Query) -> OwnTimings:
     """Timings of the very workload."""
     platform, op, pattern_id = query.platform, query.op, query.pattern.id
-    normal = usual_at(lookup.store, platform.id)
+    normal = lookup.store.usual_at(platform.id)
     runs = list(lookup.store.runs(platform.id, op, pattern_id))
     timings, behind = settled(runs, query.default, normal)
     other_op, other_width = _other_width(lookup, platform, op, pattern_id)
@@ -134,7 +133,7 @@ def _other_width(
     ops = [p.op for p in store.partitions() if p.platform == platform.id]
     for near in nearest_widths((o for o in ops if o.width != op.width), op):
         runs = store.runs(platform.id, near, pattern_id)
-        curve = summarise_runs(runs, usual_at(store, platform.id))
+        curve = summarise_runs(runs, store.usual_at(platform.id))
         if sum(math.isfinite(c.seconds) for c in curve.values()) >= _ENOUGH_AT_OTHER_WIDTH:
             return near, curve
     return None, {}
@@ -186,7 +185,7 @@ def with_evidence(
     partition: AnswerIndex,
     vector: NDArray[np.float32] | None,
     *,
-    name_of: Callable[[str], str] | None = None,
+    name_of: Callable[[str], str] = lambda _: "",
 ) -> Query:
     """The query with the vote of a partition for raw features float32[d].
 
@@ -204,8 +203,8 @@ def with_evidence(
         excluded = {query.pattern.id} if query.own.timings else set[str]()
         excluded |= partition.generated
         ids, distances = partition.nearest(vector, count=policy.k, exclude=excluded)
-    rows = np.array([partition.place_of(i) for i in ids], dtype=np.int64)
-    positions, rejected = _split_legal(partition, query.space)
+    rows = partition.places_of(ids)
+    positions, rejected = split_legal(partition, query.space)
     vote = _vote(
         query, partition, view, rows, policy.weights(distances), sorted(positions.values())
     )
@@ -302,15 +301,14 @@ def _neighbour(
     pattern_id: str,
     source: Source,
     distance: float,
-    name_of: Callable[[str], str] | None,
+    name_of: Callable[[str], str],
 ) -> Neighbour:
     group = partition.evidence.rows[partition.row_of(pattern_id)].group
-    name = name_of(pattern_id) if name_of is not None else ""
-    percentile = partition.percentile(distance)
-    return Neighbour(pattern_id, source.platform, name, group, distance, percentile, str(source.op))
+    near = (distance, partition.percentile(distance))
+    return Neighbour(pattern_id, source.platform, name_of(pattern_id), group, *near, str(source.op))
 
 
-def _split_legal(
+def split_legal(
     partition: AnswerIndex, space: ConfigSpace
 ) -> tuple[dict[Config, int], dict[Config, str]]:
     """Legal configurations in their stored form with their positions, and the others with the

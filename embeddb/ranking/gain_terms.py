@@ -36,20 +36,21 @@ def with_gain_terms(ranked: RankedCandidates) -> RankedCandidates:
     return replace(ranked, candidates=[named, *ranked.candidates[1:]])
 
 
-def _terms(ranker: Ranker, first: Candidate) -> Iterator[GainTerm]:
+def _terms(ranker: Ranker, first: Candidate) -> list[GainTerm]:
     query, config, rest = ranker.query, Config(first.config), math.log(first.expected_gain or 1.0)
     by_vote = ranker.by_vote and (first.voters > 0 or not ranker.by_model)
     weight = query.prediction.weight if by_vote else 1.0
     parts: list[GainTerm] = []
     if by_vote:
         parts += _of_vote(query, config, 1.0 - weight if ranker.by_model else 1.0)
-    if ranker.by_model:
-        parts += _of_model(query, config, weight)
+    if ranker.by_model and config in query.prediction.configs:
+        gain = float(over_default(query)[0][query.prediction.configs.index(config)])
+        parts.append(GainTerm(term="cost model", log_gain=weight * gain))
     rest -= sum(one.log_gain for one in parts)
     name = "mean held-out error"
     if ranker.by_model:
         name = "rest" if ranker.by_vote else "cost model"
-    yield from (*parts, GainTerm(term=name, log_gain=rest))
+    return [*parts, GainTerm(term=name, log_gain=rest)]
 
 
 def _of_vote(query: Query, config: Config, counts: float) -> Iterator[GainTerm]:
@@ -74,10 +75,3 @@ def _of_vote(query: Query, config: Config, counts: float) -> Iterator[GainTerm]:
     average, doubt = here.average - base.average, base.doubt - here.doubt
     yield GainTerm(term="platform average", log_gain=float(counts * average))
     yield GainTerm(term="few neighbours ran it", log_gain=float(counts * doubt))
-
-
-def _of_model(query: Query, config: Config, counts: float) -> Iterator[GainTerm]:
-    """The term of the cost model: its gain over the default."""
-    if config in query.prediction.configs:
-        gain = over_default(query)[0][query.prediction.configs.index(config)]
-        yield GainTerm(term="cost model", log_gain=counts * float(gain))

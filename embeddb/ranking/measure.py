@@ -35,7 +35,6 @@ from embeddb.ranking.break_even import measured_break_even
 from embeddb.ranking.confidence import UNCHECKED, default_fails
 from embeddb.ranking.order_reason import with_order_reasons
 from embeddb.ranking.recommendation import Candidate, Recommendation
-from embeddb.store.usual_state import usual_at
 
 #: Most reasons of failed runs that are displayed.
 _REASONS = 3
@@ -78,7 +77,7 @@ def measure_answer(
     runner = runner_for(how.platform or lookup.platform(answer.platform))
     here = platform_here(runner, threads=options.threads)
     op = Op.parse(answer.op)
-    usual = usual_at(lookup.store, here.id)()
+    usual = lookup.store.usual_at(here.id)()
     before = state_now(runner, threads=options.threads)
     runs: list[Run] = []
     total = len(_measured(answer)) * (how.rounds + (search is not None))
@@ -101,9 +100,8 @@ def measure_answer(
             lookup.record(runs, pattern, here)
     done = measured_break_even(ranked_by_time(answer, summarise_runs(runs)), runs)
     warnings = [*done.warnings, *_failures(runs)]
+    warnings += filter(None, [state_warning(state, usual)])
     done = msgspec.structs.replace(done, platform=here.id, warnings=warnings)
-    if warning := state_warning(state, usual):
-        done = msgspec.structs.replace(done, warnings=[*done.warnings, warning])
     if not lookup.store.readonly:
         done = keep(lookup, done)
     elif how.deepen is None:
@@ -171,13 +169,12 @@ def ranked_by_time(
         return (c.seconds or 0.0) + curves[Config(c.config)].conversion_s / calls
 
     measured.sort(key=lambda c: (c.seconds is None, cost(c), c.score))
-    default = curves.get(Config(answer.default))
+    default, default_s = curves.get(Config(answer.default)), None
     warnings = [line for line in answer.warnings if not line.startswith(UNCHECKED)]
-    if default is None or math.isfinite(default.seconds):
-        default_s = None if default is None else default.seconds
-    else:
-        default_s, fails = None, default_fails(default.status)
-        warnings += [] if fails in warnings else [fails]
+    if default is not None and math.isfinite(default.seconds):
+        default_s = default.seconds
+    elif default is not None and (fails := default_fails(default.status)) not in warnings:
+        warnings.append(fails)
     done = msgspec.structs.replace(
         answer, candidates=measured, default_seconds=default_s, warnings=warnings
     )

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.core.timing import TimingSummary
+from embeddb.index.run_matrix import coded
 from embeddb.ranking.query import Query
-from embeddb.ranking.rankers.order import coded, error_correlation
+from embeddb.ranking.rankers.order import error_correlation
 
 Floats = NDArray[np.float64]
 

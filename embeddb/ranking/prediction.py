@@ -25,7 +25,6 @@ from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import nearest_widths
 from embeddb.platforms.platform import this_machine
 from embeddb.ranking.query import Correlate, Query
-from embeddb.store.usual_state import usual_at
 
 if TYPE_CHECKING:
     from embeddb.cost_model.graph_model import GraphModel
@@ -172,20 +171,20 @@ def predict_by(
 
     def predict(others: Sequence[Config]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         scores = scorer.score(problem, (query.default, *others))
-        return _over_default(query, others, *tempered(*scores))
+        return over_default(query, others, *tempered(*scores))
 
     # Without spreads, which take a process longer than the gains.
     quick: Any = getattr(scorer, "gains", None)
 
     def gains(others: Sequence[Config]) -> NDArray[np.float64]:
         gain = quick(problem, (query.default, *others))
-        return _over_default(query, others, *tempered(gain, np.zeros(len(gain))))[0]
+        return over_default(query, others, *tempered(gain, np.zeros(len(gain))))[0]
 
     if math.isinf(query.calls):
         gain, spread = sensible(*scorer.score(problem, configs))
     else:
         scores = sensible(*scorer.score(problem, (query.default, *configs)))
-        gain, spread = _over_default(query, configs, *scores)
+        gain, spread = over_default(query, configs, *scores)
     return query.with_prediction(
         configs=configs,
         gain=gain,
@@ -204,18 +203,6 @@ def correlate_of(scorer: Scorer, problem: Problem) -> Correlate | None:
     return None if own is None else partial(own, problem)
 
 
-def _over_default(
-    query: Query,
-    configs: Sequence[Config],
-    gain: NDArray[np.float64],
-    spread: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Gains float64[c] and spreads float64[c] over the default, the preparation shared out, from
-    predictions float64[1+c] for the default and the configurations. A model centres the scores of a
-    call: only differences within one call are meaningful."""
-    return shared_out(query, configs, gain[1:] - gain[0], spread[1:])
-
-
 def _candidates(
     query: Query, store: Store | None, retrieve: Callable[[], Sequence[Config]]
 ) -> tuple[Config, ...]:
@@ -231,14 +218,17 @@ def _candidates(
     return tuple(dict.fromkeys([*first, *candidates]))
 
 
-def shared_out(
+def over_default(
     query: Query,
     configs: Sequence[Config],
     gain: NDArray[np.float64],
     spread: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Log gains float64[c] over the default and their standard deviations, with the preparation
-    shared out over the query's calls; unchanged where it is unknown."""
+    """Log gains float64[c] over the default and their standard deviations, with the preparation, if
+    it is known, shared out over the query's calls; from predictions float64[1+c] for the default
+    and the configurations. A model centres the scores of a call: only differences within one call
+    are meaningful."""
+    gain, spread = gain[1:] - gain[0], spread[1:]
     if query.vote.preparation is None or math.isinf(query.calls):
         return gain, spread
     base, *ratio = query.vote.preparation.of((query.default, *configs)) / query.calls
@@ -254,7 +244,7 @@ def foreign_winners(store: Store | None, query: Query) -> list[Config]:
     """The fastest configurations of other platforms, on this pattern and then on its neighbours,
     as the nearest legal configurations here; at most 8, none where the platforms share no loop nest
     or there is no store."""
-    from embeddb.cost_model.encoders.nearest import nearest_legal
+    from embeddb.cost_model.encoders.nearest import nearest_configs
 
     info = query.pattern
     ids = list(dict.fromkeys([info.id, *(n.pattern_id for n in query.vote.neighbours)]))
@@ -266,15 +256,15 @@ def foreign_winners(store: Store | None, query: Query) -> list[Config]:
         same = (partition.op.name, partition.op.dtype) == (query.op.name, query.op.dtype)
         if source is None or source.name == query.platform.name or not same:
             continue
-        normal = usual_at(store, source.id)
+        normal = store.usual_at(source.id)
         curves = (summarise_runs(store.runs(source.id, partition.op, i), normal) for i in ids)
         best = [min(c, key=lambda config: c[config].seconds) for c in curves if c]
         wanted = list(dict.fromkeys(best))[: _MOST_FOREIGN - len(winners)]
         try:
-            near = nearest_legal(query.platform, source, query.op, wanted, sizes=info.sizes)
+            near = nearest_configs(query.platform, source, query.op, wanted, sizes=info.sizes)
         except EmbeddbError:  # a loop nest that needs a size nobody knows
             continue
-        winners.update((n.config, None) for n in near if n.distance is not None)
+        winners.update((n.config, None) for n, *_ in near if n.distance is not None)
     return list(winners)
 
 
@@ -308,7 +298,8 @@ def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = 
         joint_guard=float(joint["guard"]) if "guard" in joint else None,
         joint_width=float(joint.get("width", 1.0)),
         note="" if at_1 else f"{note}: it does not rank",
-        unrun_first=_unrun_first(model.card, op),
+        # Judgements with hidden configurations allow an answer that never ran.
+        unrun_first=_of_op(model.card, "hidden", op).get("unrun_first") is True,
         plain=model.plain,
     )
 
@@ -327,18 +318,15 @@ def _joined_share(query: Query, machines: Collection[str], at_1: Mapping[str, fl
 def _expected(card: Mapping[str, Any], op: Op) -> float:
     """Expected share of the optimum of first answers in the card of a model that a query learned;
     nan in all others."""
-    by_op = card.get("expected")
+    figures = _of_op(card, "expected", op)
+    return float(figures["of_optimum@1"]) if _sensible(figures) else math.nan
+
+
+def _of_op(card: Mapping[str, Any], part: str, op: Op) -> Mapping[str, Any]:
+    """The figures for an op in a part of a card; empty if there are none or they are malformed."""
+    by_op = card.get(part)
     figures = by_op.get(str(op)) if isinstance(by_op, dict) else None
-    if not isinstance(figures, dict) or not _sensible(figures):
-        return math.nan
-    return float(figures["of_optimum@1"])
-
-
-def _unrun_first(card: Mapping[str, Any], op: Op) -> bool:
-    """True if judgements with hidden configurations allow an answer that never ran."""
-    hidden = card.get("hidden")
-    figures = hidden.get(str(op)) if isinstance(hidden, dict) else None
-    return isinstance(figures, dict) and figures.get("unrun_first") is True
+    return figures if isinstance(figures, dict) else {}
 
 
 def judged(

@@ -16,9 +16,9 @@ from embeddb.core.timing import TimingSummary
 from embeddb.index.config_counts import Failures
 from embeddb.index.conversion import PreparationCost
 from embeddb.index.vote import VoteSettings
-from embeddb.nests.matching.transfer import StepOutcome
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
+from embeddb.ranking.recommendation import TransferredSchedule
 
 #: The fallback chain, strongest evidence first; an answer names its link. The last is not in the
 #: chain: a tuner that the user selected.
@@ -87,17 +87,6 @@ class VoteOrigin(NamedTuple):
     elsewhere: bool = False
 
 
-class Transferred(NamedTuple):
-    """A neighbour's schedule or tile, transferred to the queried workload: `config` here, `source`
-    there, where it gained `gain` (log), and the steps of its recipe."""
-
-    config: Config
-    pattern_id: str
-    source: Config
-    gain: float
-    steps: tuple[StepOutcome, ...]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnTimings:
     """Timings of the very pattern, at the queried width and at another (`other_op`). `behind` are
@@ -122,7 +111,8 @@ class Vote:
     serves most patterns, best first. `vector` float32[d] are the raw features by `featurizer` for
     the neighbour search.
 
-    `well_tried` are those that may be first, by `embeddb.index.view.well_tried` (None: any).
+    `well_tried` are those that may be first, by `embeddb.index.config_counts.well_tried` (None:
+    any).
 
     `trust` float64[k,c] is the weight of each gain relative to a run of this very instance,
     `failing` float64[k,c] the share of its runs that failed, `failures` the counts on all measured
@@ -157,7 +147,7 @@ class Vote:
     preparation: PreparationCost | None = None
     vector: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
     featurizer: str = ""
-    transfers: tuple[Transferred, ...] = ()
+    transfers: tuple[TransferredSchedule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -104,8 +104,8 @@ class TransferredStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransferredSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A neighbour's transferred schedule: `config` here, `source` on the neighbour, where it was
-    `gain` times as fast as the default."""
+    """A neighbour's transferred schedule or tile: `config` here, `source` on the neighbour, where
+    it was `gain` times as fast as the default."""
 
     config: dict[str, Any]
     pattern_id: str

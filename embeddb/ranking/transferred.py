@@ -10,7 +10,7 @@ transferred by the role of each dimension (`embeddb.tensors.tiles`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,19 +20,13 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.nests.check import legality_of
-from embeddb.nests.matching.transfer import (
-    Matcher,
-    StepOutcome,
-    at_once,
-    raw_vectors,
-    remembered,
-    transfer,
-)
+from embeddb.nests.matching.transfer import Matcher, StepOutcome, at_once, raw_vectors, transfer
 from embeddb.nests.nest import Nest
 from embeddb.nests.recipe import recipe_of
 from embeddb.nests.schedule import KNOWN, Schedule
 from embeddb.platforms.space.space import ConfigSpace
-from embeddb.ranking.query import Query, Transferred, Vote
+from embeddb.ranking.query import Neighbour, Query, Vote
+from embeddb.ranking.recommendation import TransferredSchedule, TransferredStep
 from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiles import TransferredSize, transferred_sizes, transferred_tile
 
@@ -43,10 +37,6 @@ Matching = Callable[[Nest, Nest], Matcher]
 #: Number of nearest neighbours that are read, and of schedules and tiles of each, fastest first.
 #: The paper takes one schedule of each of 5 or 10 neighbours (Section 6.1).
 NEIGHBOURS, SCHEDULES, TILES = 10, 2, 4
-
-#: Loops are matched by all features of the graph. Learned vectors were no better; four features
-#: selected by hand were better at ten tries and far worse at one (docs/results/index.md).
-_VECTORS = remembered(raw_vectors())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +52,7 @@ class MeasuredGains:
     def of(cls, query: Query, partition: AnswerIndex) -> MeasuredGains:
         view = partition.view(query.platform, calls=query.calls)
         ids = [near.pattern_id for near in query.vote.neighbours]
-        rows = np.array([partition.place_of(i) for i in ids], dtype=np.int64)
+        rows = partition.places_of(ids)
         return cls(partition.evidence.configs, view.gains[rows], view.averages.prior)
 
     def fastest(self, row: int, count: int) -> list[int]:
@@ -80,16 +70,16 @@ def transfer_schedules(
 ) -> Query:
     """Add the neighbours' schedules, transferred to the queried nest, to the vote; `nest_of`
     returns a neighbour's nest by its id."""
-    by_id = {
-        near.pattern_id: nest_of(near.pattern_id) for near in query.vote.neighbours[:NEIGHBOURS]
-    }
     vote = with_transfers(
         query.vote,
         MeasuredGains.of(query, partition),
         nest,
-        nests={i: source for i, source in by_id.items() if source is not None},
+        nest_of=nest_of,
         space=query.space,
-        matching=partial(at_once, vectors=_VECTORS),
+        # Loops are matched by all features of the graph. Learned vectors were no better; four
+        # features selected by hand were better at ten tries and far worse at one
+        # (docs/results/index.md).
+        matching=partial(at_once, vectors=raw_vectors),
     )
     return replace(query, vote=vote)
 
@@ -99,40 +89,23 @@ def with_transfers(
     measured: MeasuredGains,
     nest: Nest,
     *,
-    nests: Mapping[str, Nest],
+    nest_of: Callable[[str], Nest | None],
     space: ConfigSpace,
     matching: Matching,
 ) -> Vote:
-    """The vote with a column for each transferred schedule.
+    """The vote with a column for each legal transferred schedule.
 
-    `nests` are the neighbours' nests by id. Where a transferred schedule is in the vote already,
-    the neighbour votes for it with the gain of its own schedule.
+    `nest_of` returns a neighbour's nest by its id. Where a transferred schedule is in the vote
+    already, the neighbour votes for it with the gain of its own schedule.
     """
-    transfers = list(_transfers(vote, measured, nest, nests=nests, space=space, matching=matching))
-    if not transfers:
-        return vote
-    votes = [(row, column, one.config) for row, column, one in transfers]
-    return replace(
-        with_votes(vote, votes, measured), transfers=tuple(one for _, _, one in transfers)
-    )
-
-
-def _transfers(
-    vote: Vote,
-    measured: MeasuredGains,
-    nest: Nest,
-    *,
-    nests: Mapping[str, Nest],
-    space: ConfigSpace,
-    matching: Matching,
-) -> Iterator[tuple[int, int, Transferred]]:
-    """Legal transferred schedules with the row and column of their source."""
     names = {param.name for param in space.params}
     if not names <= KNOWN:
-        return  # a platform's own parameters have no meaning for other loops
+        return vote  # a platform's own parameters have no meaning for other loops
     rules = legality_of(nest)
+    votes: list[tuple[int, int, Config]] = []
+    transfers: list[TransferredSchedule] = []
     for row, near in enumerate(vote.neighbours[:NEIGHBOURS]):
-        source = nests.get(near.pattern_id)
+        source = nest_of(near.pattern_id)
         columns = measured.fastest(row, SCHEDULES)
         if source is None or not columns:
             continue
@@ -144,8 +117,11 @@ def _transfers(
             values = outcome.schedule.config
             target = space.canonical(Config({n: values[n] for n in values if n in names}))
             if space.reason(target) is None:
-                one = Transferred(target, near.pattern_id, config, gain, outcome.steps)
-                yield row, column, one
+                votes.append((row, column, target))
+                transfers.append(_transferred(near, target, config, gain, outcome.steps))
+    if not votes:
+        return vote
+    return replace(with_votes(vote, votes, measured), transfers=tuple(transfers))
 
 
 # -- tiles of tensor kernels -----------------------------------------------------------------------
@@ -169,7 +145,7 @@ def transfer_tiles(
         return query
     measured = MeasuredGains.of(query, partition)
     votes: list[tuple[int, int, Config]] = []
-    transfers: list[Transferred] = []
+    transfers: list[TransferredSchedule] = []
     for row, one in enumerate(near):
         source = kernel_of(one.pattern_id)
         if source is None:
@@ -181,9 +157,9 @@ def transfer_tiles(
                 continue
             votes.append((row, column, target))
             if target != query.default:
-                steps = tuple(map(_step, transferred_sizes(config, source, kernel)))
+                steps = map(_step, transferred_sizes(config, source, kernel))
                 gain = float(measured.gains[row, column])
-                transfers.append(Transferred(target, one.pattern_id, config, gain, steps))
+                transfers.append(_transferred(one, target, config, gain, steps))
     if not votes:
         return query
     vote = with_votes(query.vote, votes, measured)
@@ -203,6 +179,28 @@ def _step(one: TransferredSize) -> StepOutcome:
 
 
 # -- votes -----------------------------------------------------------------------------------------
+
+
+def _transferred(
+    near: Neighbour, config: Config, source: Config, gain: float, steps: Iterable[StepOutcome]
+) -> TransferredSchedule:
+    """The configuration that a neighbour's `source`, of that log gain there, becomes here."""
+    return TransferredSchedule(
+        config=dict(config),
+        pattern_id=near.pattern_id,
+        name=near.name,
+        source=dict(source),
+        gain=math.exp(gain),
+        steps=[
+            TransferredStep(
+                text=step.text,
+                target_text=step.target_text,
+                reason=step.reason,
+                matched=[(pair.source, pair.target, pair.distance) for pair in step.pairs],
+            )
+            for step in steps
+        ],
+    )
 
 
 def with_votes(

@@ -16,14 +16,13 @@ from embeddb.store.lmdb_files import DATA_FILE, is_begun
 from embeddb.store.merge_facts import Contradiction
 from embeddb.store.merge_runs import AppendResult
 from embeddb.store.run_tables import RunTable
-from embeddb.store.store import ImportResult, Store
+from embeddb.store.store import Store
 
 __all__ = [
     "SCHEMA",
     "AppendResult",
     "Contradiction",
     "Engine",
-    "ImportResult",
     "RunTable",
     "Store",
     "Txn",

@@ -10,7 +10,6 @@ from embeddb.core.errors import EmbeddbError, StoreCorrupt
 from embeddb.core.files.safe_read import refusing
 from embeddb.core.kinds import kind_exists, kinds
 from embeddb.core.records import WorkloadInfo
-from embeddb.core.sizes import Sizes
 from embeddb.store import codec
 from embeddb.store.engine import Engine, Txn
 from embeddb.store.merge_facts import name_key, resolved
@@ -36,8 +35,7 @@ def inconsistencies(engine: Engine, documents: Mapping[str, Decode] | None = Non
         ]
         patterns = dict(_decoded(txn, "pattern", codec.decode_info, faults))
         faults += _of_patterns(patterns)
-        faults += _of_structures(txn, patterns)
-        faults += _of_coded(txn, patterns)
+        faults += _of_content(txn, patterns)
         faults += _of_names(txn, patterns)
         faults += _of_aliases(txn, patterns)
         faults += _of_models(txn)
@@ -55,23 +53,10 @@ def _of_patterns(patterns: Mapping[bytes, WorkloadInfo]) -> Iterator[str]:
             yield f"pattern {key.hex()}: {info.sizes} is impossible"
 
 
-def _of_structures(txn: Txn, patterns: Mapping[bytes, WorkloadInfo]) -> Iterator[str]:
-    for key, raw in txn.scan("structure"):
-        try:
-            pattern = codec.decode_structure(raw, pattern_id=key.hex(), name="", group="")
-        except StoreCorrupt as e:
-            yield str(e)
-            continue
-        info, sizes = patterns.get(key), Sizes(*pattern.shape, pattern.nnz)
-        if info is None:
-            yield f"structure {key.hex()}: its pattern is missing"
-        elif any(a not in (-1, b) for a, b in zip(info.sizes, sizes, strict=True)):
-            yield f"pattern {key.hex()}: says {info.sizes}, its structure is {sizes}"
-
-
-def _of_coded(txn: Txn, patterns: Mapping[bytes, WorkloadInfo]) -> Iterator[str]:
-    tables = {kind.table: kind for kind in reversed(kinds()) if not kind.sparse}
-    for table, key, raw in ((name, *row) for name in sorted(tables) for row in txn.scan(name)):
+def _of_content(txn: Txn, patterns: Mapping[bytes, WorkloadInfo]) -> Iterator[str]:
+    tables = {kind.table: kind for kind in reversed(kinds())}
+    names = sorted(tables, key=lambda name: (not tables[name].sparse, name))
+    for table, key, raw in ((name, *row) for name in names for row in txn.scan(name)):
         info = patterns.get(key)
         if info is not None and not kind_exists(info.kind):
             continue  # only its plug-in can read it
@@ -83,6 +68,9 @@ def _of_coded(txn: Txn, patterns: Mapping[bytes, WorkloadInfo]) -> Iterator[str]
             continue
         if info is None:
             yield f"{table} {key.hex()}: its pattern is missing"
+        elif kind.sparse:
+            if any(a not in (-1, b) for a, b in zip(info.sizes, workload.sizes, strict=True)):
+                yield f"pattern {key.hex()}: says {info.sizes}, its {table} is {workload.sizes}"
         elif (info.kind, info.named) != (workload.kind, dict(workload.sizes.named)):
             says = f"says {info.kind} of {info.sizes}, its {workload.kind} is {workload.sizes}"
             yield f"pattern {key.hex()}: {says}"

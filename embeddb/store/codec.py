@@ -15,9 +15,9 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.files.safe_read import reason_of
 from embeddb.core.kinds import is_foreign, kind_of
-from embeddb.core.pattern import MAX_DIM, Pattern
+from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run, WorkloadInfo
-from embeddb.core.sizes import Sizes
+from embeddb.core.sizes import MAX_DIM, Sizes
 from embeddb.core.workload import Workload
 from embeddb.store.engine import text_of
 

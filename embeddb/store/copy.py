@@ -29,8 +29,6 @@ _MOST_ROWS = 10_000
 _MOST_BYTES = 8 << 20
 #: Largest size of a model file, in bytes.
 _MOST_MODEL = 256 << 20
-#: Keys of `meta` that belong to the target.
-_OWN = (b"schema", COPYING)
 #: Prefixes of notes of files beside a database, which are rebuilt or copied with the models.
 _LEFT = (b"partition/", b"atlas/", b"policy/", b"model-file/")
 
@@ -60,7 +58,7 @@ def copy_database(source: Store, place: str, *, progress: Progress | None = None
     try:
         report = CopyReport(source.place, target.place, continued=_begun(source, target))
         with source.engine.read() as txn:
-            _Copying(txn, target, report, progress or ignore_progress).run()
+            _copy(txn, target, report, progress or ignore_progress)
         store = Store(target)
         report.models = _copy_models(source, store)
     finally:
@@ -91,59 +89,48 @@ def _begun(source: Store, target: Engine) -> bool:
     return mark is not None
 
 
-class _Copying:
-    """Copy of one snapshot of a source into a target."""
-
-    def __init__(self, source: Txn, target: Engine, report: CopyReport, progress: Progress) -> None:
-        self._source, self._target = source, target
-        self._report, self._progress = report, progress
-        self._total = sum(source.count(table) for table in TABLES)
-        self._done = 0
-
-    def run(self) -> None:
-        for table in TABLES:
-            if table != "meta":
-                self._copy(table)
-        meta = [row for row in self._source.scan("meta") if row[0] not in _OWN]
-        schema = self._source.get("meta", b"schema")
-
-        def finish(txn: Txn) -> None:
-            for key, value in meta:
-                txn.put("meta", key, value)
-            if schema is not None:
-                txn.put("meta", b"schema", schema)
-            txn.delete("meta", COPYING)
-
-        self._target.write(finish)
-
-    def _copy(self, table: str) -> None:
-        copied = 0
-        for rows in _batches(self._rows(table)):
-            self._report.written += self._target.write(partial(_put, table=table, rows=rows))
-            copied += len(rows)
-            self._done += len(rows)
-            self._progress(f"copy {table}", self._done, self._total)
-        with self._target.read() as txn:
+def _copy(source: Txn, target: Engine, report: CopyReport, progress: Progress) -> None:
+    """Copy one snapshot of a source into a target, and mark that as whole."""
+    total, done = sum(source.count(table) for table in TABLES), 0
+    for table in TABLES:
+        if table == "meta":
+            continue
+        copied, rows = 0, source.scan(table)
+        if table == "note":
+            rows = (row for row in rows if not row[0].startswith(_LEFT))
+        for batch in _batches(rows):
+            report.written += target.write(partial(_put, table=table, rows=batch))
+            copied += len(batch)
+            progress(f"copy {table}", done + copied, total)
+        with target.read() as txn:
             extra = txn.count(table) - copied
         if extra:
-            self._remove(table)
-        self._report.rows[table] = copied
+            report.removed += _remove(source, target, table)
+        report.rows[table] = copied
+        done += copied
+    meta = [row for row in source.scan("meta") if row[0] != COPYING]
 
-    def _rows(self, table: str) -> Iterator[Row]:
-        rows = self._source.scan(table)
-        return (row for row in rows if table != "note" or not row[0].startswith(_LEFT))
+    def finish(txn: Txn) -> None:
+        for key, value in meta:
+            txn.put("meta", key, value)
+        txn.delete("meta", COPYING)
 
-    def _remove(self, table: str) -> None:
-        """Rows that an earlier copy wrote and that are no longer in the source."""
-        with self._target.read() as txn:
-            keys = iter([key for key, _ in txn.scan(table)])
-        while piece := list(islice(keys, _MOST_ROWS)):
-            there = self._source.get_many(table, piece)
-            gone = [key for key in piece if key not in there]
+    target.write(finish)
 
-            if gone:
-                self._target.write(partial(_drop, table=table, keys=gone))
-            self._report.removed += len(gone)
+
+def _remove(source: Txn, target: Engine, table: str) -> int:
+    """Remove rows that an earlier copy wrote and that are no longer in the source; return their
+    number."""
+    with target.read() as txn:
+        keys = iter([key for key, _ in txn.scan(table)])
+    removed = 0
+    while piece := list(islice(keys, _MOST_ROWS)):
+        there = source.get_many(table, piece)
+        gone = [key for key in piece if key not in there]
+        if gone:
+            target.write(partial(_drop, table=table, keys=gone))
+        removed += len(gone)
+    return removed
 
 
 def _put(txn: Txn, table: str, rows: list[Row]) -> int:

@@ -165,6 +165,9 @@ class SealedTxn(Txn, Protocol):
         for key, raw in self.raw(table, prefix):
             yield key, unsealed(table, key, raw)
 
+    def count_under(self, table: str, prefix: bytes) -> int:
+        return sum(1 for _ in self.raw(table, prefix))
+
     def damaged(self, table: str) -> Iterator[str]:
         """A line for every damaged value."""
         for key, raw in self.raw(table):

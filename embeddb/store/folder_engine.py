@@ -52,19 +52,13 @@ class _Shared:
             shared: T = self._state
             return shared
 
-    def leave(self) -> None:
-        """Remove one user; the last one closes the engine."""
+    def leave(self, *, wait: bool) -> None:
+        """Remove one user; the last one closes the engine. One that was garbage-collected, in any
+        thread, never waits: while the folder is being opened or closed, that operation does the
+        counting."""
         if os.getpid() == self._pid:
             self._gone.append(None)
-            with self.lock:
-                self.settle()
-
-    def drop(self) -> None:
-        """Remove a user that was garbage-collected, in any thread: never waits. While the folder is
-        being opened or closed, that operation does the counting."""
-        if os.getpid() == self._pid:
-            self._gone.append(None)
-            if self.lock.acquire(blocking=False):
+            if self.lock.acquire(blocking=wait):
                 try:
                     self.settle()
                 finally:
@@ -95,7 +89,7 @@ class FolderEngine(Engine):
         self.path = folder
         self.place = str(folder)
         self._shared, self._engine = _joined(folder, readonly=readonly, create=create)
-        self._leave = weakref.finalize(self, self._shared.drop)
+        self._leave = weakref.finalize(self, self._shared.leave, wait=False)
         self._leave.atexit = False
         self.readonly = readonly or self._engine.readonly
 
@@ -111,7 +105,7 @@ class FolderEngine(Engine):
     def close(self) -> None:
         """Close the opening; in a forked child too, without harm to its parent."""
         if self._leave.detach() is not None:
-            self._shared.leave()
+            self._shared.leave(wait=True)
 
     def shared_state(self, make: Callable[[Engine], T]) -> T:
         return self._shared.state(make, self._used())

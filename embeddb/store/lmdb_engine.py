@@ -17,13 +17,13 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
 import lmdb
 
 from embeddb.core.errors import StoreError, StoreFull, StoreLocked
+from embeddb.core.files.safe_write import sync
 from embeddb.store.engine import ADDED, TABLES, Engine, SealedTxn, Txn, sealed, unsealed
 from embeddb.store.failures import opened_readonly, refuse_fork, translating
 from embeddb.store.lmdb_files import (
@@ -33,12 +33,9 @@ from embeddb.store.lmdb_files import (
     opened,
     refuse_broken,
     refuse_truncated,
-    sync,
     writable,
 )
 from embeddb.store.locks import ReadGate, locked_file, take_lock
-
-__all__ = ["DATA_FILE", "LmdbEngine"]
 
 T = TypeVar("T")
 
@@ -88,16 +85,6 @@ class _LmdbTxn(SealedTxn):
                 if not key.startswith(prefix):
                     return
                 yield key, raw
-
-    def count_under(self, table: str, prefix: bytes) -> int:
-        db = self._dbs[table]
-        if db is None:
-            return 0
-        with self._txn.cursor(db=db) as cursor:
-            if not (cursor.set_range(prefix) if prefix else cursor.first()):
-                return 0
-            keys = cursor.iternext(keys=True, values=False)
-            return sum(1 for _ in takewhile(lambda key: key.startswith(prefix), keys))
 
     def count(self, table: str) -> int:
         db = self._dbs[table]
@@ -175,7 +162,10 @@ class LmdbEngine(Engine):
             refuse_truncated(self._env, self._folder / DATA_FILE)
             while True:
                 try:
-                    self._begin_using()
+                    if (self._folder / DATA_FILE).stat().st_size <= _SMALL_BYTES:
+                        with self._env.begin():  # while it is open no page is reused
+                            refuse_broken(self._folder)
+                    self._open_tables()
                     break
                 except lmdb.MapResizedError:  # another process writes
                     self._env.set_mapsize(0)
@@ -183,12 +173,6 @@ class LmdbEngine(Engine):
         except BaseException:
             self._env.close()
             raise
-
-    def _begin_using(self) -> None:
-        if (self._folder / DATA_FILE).stat().st_size <= _SMALL_BYTES:
-            with self._env.begin():  # while it is open no page is reused
-                refuse_broken(self._folder)
-        self._dbs = self._open_tables()
 
     def allow_writing(self) -> None:
         """Open the environment for writing too, between two reads of this process; without effect
@@ -232,41 +216,32 @@ class LmdbEngine(Engine):
         finally:
             self._writing.release()
 
-    def _open_tables(self) -> dict[str, Any]:
-        """Handles of the tables; created if the environment is empty and writable."""
-        try:
-            return self._handles()
-        except lmdb.NotFoundError:
-            if self.readonly or self._env.stat()["entries"]:
-                raise
-        with self._env.begin(write=True) as txn:
-            for name in TABLES:
-                self._env.open_db(name.encode(), txn=txn)
-        return self._handles()
-
-    def _handles(self) -> dict[str, Any]:
-        """Open the handles. LMDB uses a write transaction of its own for that unless the
-        environment is read-only: done under the writer lock, so that opening cannot wait for ever.
-        """
+    def _open_tables(self) -> None:
+        """Open the handles of the tables; creates all if the environment is empty and writable.
+        LMDB uses a write transaction of its own for that unless the environment is read-only: done
+        under the writer lock, so that opening cannot wait for ever."""
         handles: dict[str, Any] = {}
         for name in TABLES:
             try:
                 handles[name] = self._env.open_db(name.encode(), create=False)
             except lmdb.NotFoundError:
-                if name not in ADDED:
+                if name not in ADDED and (self.readonly or self._env.stat()["entries"]):
                     raise
                 handles[name] = None
-        return handles
+        # A new dictionary: an open read cannot use a handle that is younger than itself.
+        self._dbs = handles
+        if handles["meta"] is None:
+            self._add_tables()
 
     def _add_tables(self) -> None:
-        """Create tables that a database of an older program lacks, in a transaction of its own."""
+        """Create tables that a new database, or one of an older program, lacks, in a transaction of
+        its own."""
         lacking = [name for name, handle in self._dbs.items() if handle is None]
         if lacking:
             with self._env.begin(write=True) as txn:
                 for name in lacking:
                     self._env.open_db(name.encode(), txn=txn)
-            # A new dictionary: an open read cannot use a handle that is younger than itself.
-            self._dbs = self._handles()
+            self._open_tables()
 
     @contextmanager
     def read(self) -> Iterator[_LmdbTxn]:
@@ -423,6 +398,7 @@ class LmdbEngine(Engine):
         with self._writer_lock(self.readonly):
             faults = broken_pages(self._folder)  # a page being written looks damaged
         if faults:
-            return faults  # reading through damaged pages could end the process
+            # Reading through damaged pages could end the process.
+            return [f"{DATA_FILE}: {fault}" for fault in faults]
         with self.read() as txn:
             return [text for table in TABLES for text in txn.damaged(table)]

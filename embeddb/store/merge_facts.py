@@ -145,41 +145,34 @@ def _completed(
 ) -> tuple[WorkloadInfo, list[str]]:
     """Stored facts with their gaps filled, and the names of conflicting fields."""
     fields = ("name", "group", "thumbnail")
-    have: dict[str, Any] = {name: getattr(stored, name) for name in fields}
-    give: dict[str, Any] = {name: getattr(incoming, name) for name in fields}
-    other = [name for name in fields if have[name] and give[name] and have[name] != give[name]]
+    pairs = ((name, getattr(stored, name), getattr(incoming, name)) for name in fields)
+    other = [name for name, own, new in pairs if own and new and own != new]
     other += [f"features.{name}" for name in _differing(stored.features, incoming.features)]
     other += [f"about.{name}" for name in _differing(stored.about, incoming.about)]
-    full = msgspec.structs.replace(
-        stored,
-        **{name: have[name] or give[name] for name in fields},
-        **{n: new if size < 0 else size for n, size, new in _sizes(stored, incoming)},
-        features=stored.features if structured else {**incoming.features, **stored.features},
-        about={**incoming.about, **stored.about},
-        named=stored.named or incoming.named,
-    )
-    return full, other
+    features = {"features": stored.features} if structured else {}
+    return msgspec.structs.replace(stored, **{**_filled(stored, incoming), **features}), other
 
 
-def _sizes(stored: WorkloadInfo, new: WorkloadInfo) -> Iterable[tuple[str, int, int]]:
-    return zip(("m", "n", "nnz"), stored.sizes, new.sizes, strict=True)
+def _filled(first: WorkloadInfo, second: WorkloadInfo) -> dict[str, Any]:
+    """Fields of the first, those of the second in place of its empty ones."""
+    sizes = zip(("m", "n", "nnz"), first.sizes, second.sizes, strict=True)
+    texts = ("name", "group", "thumbnail", "named")
+    return {
+        **{name: b if a < 0 else a for name, a, b in sizes},
+        **{name: getattr(first, name) or getattr(second, name) for name in texts},
+        "features": {**second.features, **first.features},
+        "about": {**second.about, **first.about},
+    }
 
 
 def _merged(old: WorkloadInfo, new: WorkloadInfo) -> WorkloadInfo:
-    return msgspec.structs.replace(
-        old,
-        m=new.m if new.m >= 0 else old.m,
-        n=new.n if new.n >= 0 else old.n,
-        nnz=new.nnz if new.nnz >= 0 else old.nnz,
-        name=old.name or new.name,
-        group=old.group or new.group,
-        stub=old.stub and new.stub,
-        thumbnail=new.thumbnail or old.thumbnail,
-        features={**old.features, **new.features},
-        about={**old.about, **new.about},
-        kind=new.kind if old.workload.sparse else old.kind,
-        named=new.named or old.named,
-    )
+    own = {
+        "name": old.name or new.name,
+        "group": old.group or new.group,
+        "stub": old.stub and new.stub,
+        "kind": new.kind if old.workload.sparse else old.kind,
+    }
+    return msgspec.structs.replace(old, **{**_filled(new, old), **own})
 
 
 def adopted_info(info: WorkloadInfo, stub: WorkloadInfo) -> WorkloadInfo:

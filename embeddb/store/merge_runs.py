@@ -41,11 +41,12 @@ Keyed = tuple[Run, bytes, RunOrigin]
 @dataclass(frozen=True, slots=True)
 class AppendResult:
     """Number of runs that were stored, and of runs that existed already; `withdrawn` ones among
-    these stay withdrawn."""
+    these stay withdrawn. `against` are the conflicts of an import with stored facts."""
 
     added: int = 0
     duplicates: int = 0
     withdrawn: int = 0
+    against: tuple[Contradiction, ...] = ()
 
 
 def add_runs(
@@ -73,7 +74,8 @@ def add_runs(
             if imported and against is not None:
                 if head not in own:
                     own[head] = _measured_here(txn, head)
-                _import_conflicts(txn, run, row, head, own[head], against)
+                if reason := _conflict(txn, run, row, head, own[head]):
+                    against.append(Contradiction(f"run {run.id}", reason))
             if row.config_id not in configs:
                 configs[row.config_id] = run.config.json.encode()
                 txn.put("config", row.config_id, configs[row.config_id])
@@ -83,7 +85,7 @@ def add_runs(
         txn.put("run", key, stored[key])
     if touched:
         raise_generation(txn, touched)
-    return AppendResult(added, len(placed) - added, len(withdrawn))
+    return AppendResult(added, len(placed) - added, len(withdrawn), tuple(against or ()))
 
 
 def _placed(
@@ -97,7 +99,9 @@ def _placed(
         place = run.pattern_id, run.op, run.platform
         head, pattern_id = heads.get(place) or heads.setdefault(place, _head(txn, run, word))
         if not pattern_id:
-            _add_conflict(against, run, f"pattern {run.pattern_id} was not taken", refused=True)
+            if against is not None:
+                reason = f"pattern {run.pattern_id} was not taken"
+                against.append(Contradiction(f"run {run.id}", reason, refused=True))
             continue
         if pattern_id != run.pattern_id:
             run = dataclasses.replace(run, pattern_id=pattern_id)
@@ -114,21 +118,12 @@ def _look_ahead(txn: Txn, runs: Iterable[Keyed]) -> None:
         txn.get_many("pattern", patterns)
 
 
-def _import_conflicts(
-    txn: Txn,
-    run: Run,
-    row: codec.RunRow,
-    head: bytes,
-    own: set[bytes],
-    against: list[Contradiction],
-) -> None:
-    """Conflicts of an imported run with stored ones; it is stored all the same."""
+def _conflict(txn: Txn, run: Run, row: codec.RunRow, head: bytes, own: set[bytes]) -> str:
+    """Conflict of an imported run with stored ones, or ""; it is stored all the same."""
     if run.replaces and txn.get("run", head + _bytes(run.replaces)) is not None:
-        _add_conflict(against, run, f"would replace the stored run {run.replaces}, which is kept")
-    elif row.config_id in own:
-        _add_conflict(
-            against, run, "its configuration was measured here; that run takes precedence"
-        )
+        return f"would replace the stored run {run.replaces}, which is kept"
+    here = "its configuration was measured here; that run takes precedence"
+    return here if row.config_id in own else ""
 
 
 def _measured_here(txn: Txn, head: bytes) -> set[bytes]:
@@ -151,13 +146,6 @@ def counting(rows: Mapping[bytes, codec.RunRow]) -> dict[bytes, codec.RunRow]:
         for key, row in rows.items()
         if key[20:].hex() not in gone and not (row.imported and row.config_id in measured)
     }
-
-
-def _add_conflict(
-    against: list[Contradiction] | None, run: Run, reason: str, *, refused: bool = False
-) -> None:
-    if against is not None:
-        against.append(Contradiction(f"run {run.id}", reason, refused))
 
 
 def _bytes(run_id: str) -> bytes:
@@ -237,51 +225,45 @@ def adopt(
     return len(moved)
 
 
-@dataclass(frozen=True, slots=True)
-class ImportBatch:
-    """The part of an import that can be stored; `unfit` has the reasons for the rest."""
+def importing(
+    runs: Iterable[Run],
+    patterns: Iterable[WorkloadInfo],
+    coded: Iterable[Workload],
+    pushing: Pushing | None,
+) -> Callable[[Txn], AppendResult]:
+    """The transaction that stores the part of an import that can be stored, and returns the counts
+    of runs and all conflicts, those of the rest included; with `pushing`, each run is stored with
+    its contributor."""
+    unfit: list[Contradiction] = []
+    infos: list[WorkloadInfo] = []
+    keyed: list[tuple[Run, bytes]] = []
+    for info in patterns:
+        try:
+            codec.pattern_key(info.id)
+            codec.encode_info(info)
+            infos.append(info)
+        except UsageError as e:
+            unfit.append(Contradiction(f"pattern {info.id[:40]}", str(e), refused=True))
+    for run in runs:
+        try:
+            keyed.append((run, bytes.fromhex(run.id)))
+        except UsageError as e:
+            what = f"run of pattern {run.pattern_id[:40]}"
+            unfit.append(Contradiction(what, str(e), refused=True))
+    workloads = list(coded)
 
-    infos: tuple[WorkloadInfo, ...]
-    coded: tuple[Workload, ...]
-    runs: tuple[tuple[Run, bytes], ...]
-    unfit: tuple[Contradiction, ...]
-
-    @classmethod
-    def of(
-        cls, runs: Iterable[Run], patterns: Iterable[WorkloadInfo], coded: Iterable[Workload]
-    ) -> ImportBatch:
-        unfit: list[Contradiction] = []
-        infos: list[WorkloadInfo] = []
-        keyed: list[tuple[Run, bytes]] = []
-        for info in patterns:
-            try:
-                codec.pattern_key(info.id)
-                codec.encode_info(info)
-                infos.append(info)
-            except UsageError as e:
-                unfit.append(Contradiction(f"pattern {info.id[:40]}", str(e), refused=True))
-        for run in runs:
-            try:
-                keyed.append((run, bytes.fromhex(run.id)))
-            except UsageError as e:
-                what = f"run of pattern {run.pattern_id[:40]}"
-                unfit.append(Contradiction(what, str(e), refused=True))
-        return cls(tuple(infos), tuple(coded), tuple(keyed), tuple(unfit))
-
-    def add(
-        self, txn: Txn, pushing: Pushing | None = None
-    ) -> tuple[AppendResult, tuple[Contradiction, ...]]:
-        """Store the batch. Returns the counts of runs, and all conflicts, those of `unfit`
-        included; with `pushing`, each run is stored with its contributor."""
-        look_ahead(txn, self.infos)
-        conflicts = [complete_info(txn, info) for info in self.infos]
-        conflicts += [_complete_code(txn, one) for one in self.coded]
-        against = [*self.unfit, *(c for c in conflicts if c is not None)]
+    def body(txn: Txn) -> AppendResult:
+        look_ahead(txn, infos)
+        conflicts = [complete_info(txn, info) for info in infos]
+        conflicts += [_complete_code(txn, one) for one in workloads]
+        against = [*unfit, *(c for c in conflicts if c is not None)]
         origin = RunOrigin(True, 0 if pushing is None else pushing.number(txn))
-        done = add_runs(txn, ((*run, origin) for run in self.runs), against)
+        done = add_runs(txn, ((*run, origin) for run in keyed), against)
         if pushing is not None:
             pushing.note(txn, done.added, done.duplicates, len(against))
-        return done, tuple(against)
+        return done
+
+    return body
 
 
 def _complete_code(txn: Txn, workload: Workload) -> Contradiction | None:

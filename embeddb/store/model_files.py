@@ -55,10 +55,9 @@ def register_files(store: Store, replaced: Iterable[ModelEntry] = ()) -> list[st
 
     Raises: StoreLocked, StoreReadOnly, StoreFull as every write does.
     """
-    paths = _files(store)
-    entries, bad = _read(paths)
-    registered = store.models.entries()
-    gone = {entry.file for entry in registered if entry.used} - {path.name for path in paths}
+    entries, bad = _read(store)
+    there = {*bad, *(entry.file for entry in entries)}
+    gone = {entry.file for entry in store.models.entries() if entry.used} - there
     store.models.register([*replaced, *entries], gone=frozenset() if store.shared else gone)
     publish_models(store)
     return list(bad.values())
@@ -93,7 +92,7 @@ def fetch_models(store: Store) -> None:
 
 def model_entries(store: Store) -> list[ModelEntry]:
     """Registry entries of the model files in the database's folder."""
-    return _read(_files(store))[0]
+    return _read(store)[0]
 
 
 def model_states(store: Store, entries: Iterable[ModelEntry]) -> dict[str, str]:
@@ -101,7 +100,7 @@ def model_states(store: Store, entries: Iterable[ModelEntry]) -> dict[str, str]:
     `by a query` (learned from few samples), or `no file here` (it came with an export, or its file
     was removed)."""
     listed = list(entries)
-    present, bad = _read(_files(store))
+    present, bad = _read(store)
     there = {entry.file: entry.version for entry in present}
     last = in_use(listed)
     states = {}
@@ -135,30 +134,27 @@ def registry_problems(store: Store) -> list[str]:
 def unregistered(store: Store) -> list[str]:
     """One line for each model file that is not registered: it is used, but no record of it will
     remain once it is replaced."""
-    entries, bad = _read(_files(store))
+    entries, bad = _read(store)
     registered = {entry.version for entry in store.models.entries()}
     names = [entry.file for entry in entries if entry.version not in registered]
     hint = "not registered; the first answer that uses it, or `embeddb db rebuild`, registers it"
     return [*(f"model {name}: {hint}" for name in names), *bad.values()]
 
 
-def _files(store: Store) -> list[Path]:
-    if store.path is None:
-        return []
-    folder = OwnFolder(store.path, MODELS)
-    return [folder.path / name for name in folder.files() if _is_model(name)]
-
-
 def _is_model(name: str) -> bool:
     return any(fnmatchcase(name, kind) for kind in _KINDS) and "/" not in name
 
 
-def _read(paths: Iterable[Path]) -> tuple[list[ModelEntry], dict[str, str]]:
-    """Entries, and by file name the error of each file that cannot be read."""
-    entries, bad = [], {}
-    for path in paths:
-        try:
-            entries.append(entry_of(path))
-        except ModelError as e:
-            bad[path.name] = str(e)
+def _read(store: Store) -> tuple[list[ModelEntry], dict[str, str]]:
+    """Entries of the files in the database's folder, and by name the error of each file that cannot
+    be read."""
+    entries: list[ModelEntry] = []
+    bad: dict[str, str] = {}
+    if store.path is not None:
+        folder = OwnFolder(store.path, MODELS)
+        for name in filter(_is_model, folder.files()):
+            try:
+                entries.append(entry_of(folder.path / name))
+            except ModelError as e:
+                bad[name] = str(e)
     return entries, bad

@@ -18,7 +18,7 @@ import msgspec
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError, StoreCorrupt, UsageError
 from embeddb.core.files.model_file import KINDS
-from embeddb.core.wording import many_of, one_of
+from embeddb.core.wording import many_of, one_of, plural
 from embeddb.store.engine import Engine, Txn
 
 _TABLE = "model"
@@ -234,20 +234,17 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
         """Training data in one line."""
         first = "" if self.simulated is None else ("simulated " if self.simulated else "measured ")
         counts = (
-            _counted(self.runs, f"{first}run", f"{first}runs"),
-            _counted(self.matrices, one_of(self.subjects), many_of(self.subjects)),
+            (self.runs, f"{first}run", f"{first}runs"),
+            (self.matrices, one_of(self.subjects), many_of(self.subjects)),
         )
-        summary = " of ".join(text for text in counts if text) or "not stated in its card"
+        texts = (plural(count, one, many) for count, one, many in counts if count is not None)
+        summary = " of ".join(texts) or "not stated in its card"
         if self.groups is not None:
-            summary += f" in {_counted(self.groups, 'group', 'groups')}"
+            summary += f" in {plural(self.groups, 'group')}"
         where = " on ".join(text for text in (", ".join(self.ops), self.platform) if text)
         # No number first: a table would align the whole line as one.
         summary = f"{where or 'structures'}: {summary}"
         return summary + (f"; begun with {self.parent}" if self.parent else "")
-
-
-def _counted(count: int | None, one: str, many: str) -> str:
-    return "" if count is None else f"{count:,} {one if count == 1 else many}"
 
 
 def facts_of(entry: ModelEntry) -> ModelFacts:

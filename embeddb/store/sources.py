@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from embeddb.core.errors import StoreCorrupt, UsageError
-from embeddb.core.files.safe_read import reason_of
+from embeddb.core.errors import UsageError
 from embeddb.store import codec
 from embeddb.store.engine import Engine, Txn
+from embeddb.store.tables import decoded
 
 _PREFIX = b"source/"
 _MOST_NAME = 200
@@ -115,10 +115,7 @@ def _key(name: str) -> bytes:
 def _read(name: str, raw: bytes | None) -> Source | None:
     if raw is None:
         return None
-    try:
-        return msgspec.json.decode(raw, type=Source)
-    except Exception as e:  # any content of a damaged note
-        raise StoreCorrupt(f"source {name[:80]!r} cannot be read: {reason_of(e)}") from e
+    return decoded(raw, Source, f"source {name[:80]!r}")
 
 
 def _summed(pushes: tuple[Push, ...]) -> tuple[Push, ...]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import cast
@@ -17,6 +16,7 @@ from embeddb.core.errors import StoreCorrupt
 from embeddb.core.kinds import kind_exists
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Run, WorkloadInfo
+from embeddb.core.timing import State, median_state, state_of
 from embeddb.core.workload import Workload
 from embeddb.nests.nest import Nest
 from embeddb.platforms.platform import Platform, parse_platform
@@ -42,7 +42,7 @@ from embeddb.store.merge_facts import (
     refuse_other_space,
     resolved,
 )
-from embeddb.store.merge_runs import LOCAL, AppendResult, ImportBatch, add_runs, adopt, counting
+from embeddb.store.merge_runs import LOCAL, AppendResult, add_runs, adopt, counting, importing
 from embeddb.store.models import ModelTable
 from embeddb.store.run_tables import RunTable, RunTables, foreign_tables, tables_with
 from embeddb.store.sources import Pushing, SourceTable
@@ -51,17 +51,8 @@ from embeddb.tensors.tensor_graph import TensorGraph
 
 #: Approximate number of runs read in one transaction.
 _PIECE = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class ImportResult:
-    """Result of an import: `added`, `duplicates`, `withdrawn` ones among these, and the conflicts
-    with stored facts."""
-
-    added: int = 0
-    duplicates: int = 0
-    withdrawn: int = 0
-    against: tuple[Contradiction, ...] = ()
+#: Number of workloads of each operation, and of runs of each, that the usual state is based on.
+_PATTERNS, _RUNS = 64, 8
 
 
 class _StoredPlatform(msgspec.Struct, frozen=True):
@@ -90,7 +81,7 @@ class Store:
         self.recommendations = tables.AnswerTable(engine, "recommendation")
         self.notes = tables.BlobTable(engine, "note")
         #: Notes about files in `path`, which for a server's database is this user's alone.
-        self.derived: tables.Notes = (
+        self.derived: tables.BlobTable | tables.LocalNotes = (
             tables.LocalNotes(self.path) if self.shared and self.path else self.notes
         )
         self.journal = tables.BlobTable(engine, "journal")
@@ -159,14 +150,12 @@ class Store:
         coded: Iterable[Workload] = (),
         *,
         pushing: Pushing | None = None,
-    ) -> ImportResult:
+    ) -> AppendResult:
         """Add an import, in one transaction: it adds to the stored data and changes none of it.
         Facts about workloads fill empty fields, and no run is retired. Parts that cannot be stored
         are refused one by one, as is a nest whose facts are missing or differ. `pushing` names the
         contributor, where that is to be stored."""
-        batch = ImportBatch.of(runs, patterns, coded)
-        done, against = self._engine.write(partial(batch.add, pushing=pushing))
-        return ImportResult(done.added, done.duplicates, done.withdrawn, against)
+        return self._engine.write(importing(runs, patterns, coded, pushing))
 
     def runs(
         self, platform: str, op: Op, pattern_id: str | None = None, *, own: bool = False
@@ -253,6 +242,22 @@ class Store:
                 op, platform, configs = partition.op, partition.platform, self._configs
                 drawn += [r.run(pattern_id, op, platform, configs[r.config_id]) for r in rows]
         return drawn
+
+    def usual_at(self, platform_id: str) -> Callable[[], State]:
+        """The usual state of an instance over its stored runs, computed on the first call, in
+        milliseconds, and cached. Empty where no run has a state."""
+
+        @cache
+        def computed() -> State:
+            drawn = (
+                run.measurement.context
+                for partition in self.partitions()
+                if partition.platform == platform_id
+                for run in self.sample(partition, patterns=_PATTERNS, runs=_RUNS)
+            )
+            return median_state(state for context in drawn if (state := state_of(context)))
+
+        return computed
 
     def first_members(self, partition: RunTable, count: int) -> list[str]:
         """The first workload ids with runs in a table, at most `count`."""
@@ -435,11 +440,8 @@ class Store:
         with self._engine.read() as txn:
             ids = [text_of("platform", key) for key, _ in txn.scan("platform")]
             doubtful = {platform for _, platform, _ in foreign_tables(txn)}
-        return [name for name in ids if name not in doubtful or self._has_kernels(name)]
-
-    def _has_kernels(self, platform_id: str) -> bool:
-        platform = self.sound_platform(platform_id)
-        return platform is not None and bool(platform.kernels)
+        read = {name: self.sound_platform(name) for name in doubtful}
+        return [name for name in ids if name not in read or ((p := read[name]) and p.kernels)]
 
     # -- the whole -------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -145,10 +145,6 @@ class VectorTable:
                 if key.startswith(prefix)
             }
 
-    def drop(self) -> None:
-        """Remove all vectors; `embed` computes them again."""
-        self.exchange({}, ())
-
 
 def _rows(vectors: Vectors) -> dict[bytes, bytes]:
     return {
@@ -161,18 +157,6 @@ def _rows(vectors: Vectors) -> dict[bytes, bytes]:
 def _vector(raw: bytes, featurizer: str, pattern_id: str) -> NDArray[np.float32]:
     with reading(f"the {featurizer} vector of pattern {pattern_id}", hint="`embeddb db rebuild`"):
         return np.frombuffer(raw, dtype="<f4").astype(np.float32)
-
-
-class Notes(Protocol):
-    """Small documents by name, in any storage. Raises: StoreError where they cannot be stored."""
-
-    def put(self, key: str, data: bytes) -> None: ...
-
-    def get(self, key: str) -> bytes | None: ...
-
-    def items(self, prefix: str = "") -> dict[str, bytes]: ...
-
-    def delete(self, keys: Iterable[str]) -> None: ...
 
 
 class BlobTable:

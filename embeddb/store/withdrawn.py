@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from embeddb.core.config import Op
@@ -69,14 +70,6 @@ class WithdrawnRuns(NamedTuple):
     runs: int
 
 
-class _Chosen(NamedTuple):
-    keys: list[bytes]
-    counts: Counter[tuple[str, str, str]]
-
-    def told(self) -> list[WithdrawnRuns]:
-        return [WithdrawnRuns(*kind, runs) for kind, runs in sorted(self.counts.items())]
-
-
 class WithdrawnTable:
     """The withdrawn runs."""
 
@@ -97,7 +90,7 @@ class WithdrawnTable:
     def chosen(self, selection: RunSelection, *, back: bool = False) -> list[WithdrawnRuns]:
         """Preview of `withdraw`, or with `back` of `restore`."""
         with self._engine.read() as txn:
-            return _chosen(txn, selection, back=back).told()
+            return _chosen(txn, selection, back=back)[1]
 
     def withdraw(self, selection: RunSelection) -> list[WithdrawnRuns]:
         """Withdraw the selected runs, in one transaction. Raises: UsageError for a selection of
@@ -107,27 +100,11 @@ class WithdrawnTable:
                 "no runs are selected", hint="name platform, op, status, campaign, time or source"
             )
         mark = json.dumps({"when": round(time.time(), 3)}).encode()
-
-        def body(txn: Txn) -> list[WithdrawnRuns]:
-            selected = _chosen(txn, selection, back=False)
-            for key in selected.keys:
-                txn.put(_TABLE, key, mark)
-            _listed(txn, {key[:_HEAD] for key in selected.keys})
-            return selected.told()
-
-        return self._engine.write(body)
+        return self._engine.write(partial(_marked, selection=selection, mark=mark))
 
     def restore(self, selection: RunSelection) -> list[WithdrawnRuns]:
         """Restore the selected withdrawn runs, in one transaction."""
-
-        def body(txn: Txn) -> list[WithdrawnRuns]:
-            selected = _chosen(txn, selection, back=True)
-            for key in selected.keys:
-                txn.delete(_TABLE, key)
-            _listed(txn, {key[:_HEAD] for key in selected.keys})
-            return selected.told()
-
-        return self._engine.write(body)
+        return self._engine.write(partial(_marked, selection=selection, mark=None))
 
 
 def hidden_under(txn: Txn, prefix: bytes = b"") -> frozenset[bytes]:
@@ -168,39 +145,44 @@ def mark_faults(txn: Txn) -> Iterator[str]:
             yield f"{where}: does not say when"
 
 
-def _chosen(txn: Txn, selection: RunSelection, *, back: bool) -> _Chosen:
-    """The selected runs that are not withdrawn; with `back` those that are. Raises: UsageError."""
-    selected = _Chosen([], Counter())
+def _marked(txn: Txn, selection: RunSelection, mark: bytes | None) -> list[WithdrawnRuns]:
+    """Withdraw the selected runs, or without a mark restore those that are withdrawn."""
+    keys, counts = _chosen(txn, selection, back=mark is None)
+    for key in keys:
+        if mark is None:
+            txn.delete(_TABLE, key)
+        else:
+            txn.put(_TABLE, key, mark)
+    _listed(txn, {key[:_HEAD] for key in keys})
+    return counts
+
+
+def _chosen(
+    txn: Txn, selection: RunSelection, *, back: bool
+) -> tuple[list[bytes], list[WithdrawnRuns]]:
+    """Keys and counts of the selected runs that are not withdrawn; with `back` of those that are.
+    Raises: UsageError."""
     source = source_number(txn, selection.source) if selection.source else 0
     if selection.source and not source:
         raise UsageError(f"no source {selection.source!r}", hint="`embeddb db sources` lists them")
+    keys: list[bytes] = []
+    counts: Counter[tuple[str, str, str]] = Counter()
     for name, number in txn.scan("partition"):
         text, _, platform = name.decode().partition("\0")
         if not selection.has_partition(platform, text):
             continue
         hidden = hidden_under(txn, number)
-        for key, row in _rows(txn, number, hidden.__contains__ if back else _not_in(hidden)):
-            if source and row.source != source:
+        for key, raw in txn.scan("run", number):
+            if (key in hidden) != back:
                 continue
-            if selection.has_run(row.campaign, row.measurement):
-                selected.keys.append(key)
-                selected.counts[platform, text, row.measurement.status] += 1
-    return selected
-
-
-def _not_in(hidden: frozenset[bytes]) -> Callable[[bytes], bool]:
-    return lambda key: key not in hidden
-
-
-def _rows(
-    txn: Txn, prefix: bytes, wanted: Callable[[bytes], bool]
-) -> Iterator[tuple[bytes, codec.RunRow]]:
-    for key, raw in txn.scan("run", prefix):
-        if wanted(key):
             try:
-                yield key, codec.decode_row(raw)
+                row = codec.decode_row(raw)
             except StoreCorrupt as e:
                 raise StoreCorrupt(f"run {key[_HEAD:].hex()}: {e}") from None
+            if source in (0, row.source) and selection.has_run(row.campaign, row.measurement):
+                keys.append(key)
+                counts[platform, text, row.measurement.status] += 1
+    return keys, [WithdrawnRuns(*kind, runs) for kind, runs in sorted(counts.items())]
 
 
 def _listed(txn: Txn, heads: set[bytes]) -> None:

@@ -135,14 +135,6 @@ class Work:
     def bytes(self) -> int:
         return self.bytes_read + self.bytes_written
 
-    def __add__(self, other: Work) -> Work:
-        return Work(
-            self.flops + other.flops,
-            self.transcendentals + other.transcendentals,
-            self.bytes_read + other.bytes_read,
-            self.bytes_written + other.bytes_written,
-        )
-
 
 def work_of(graph: TensorGraph) -> Work:
     """Work of all operations as one kernel: parameters are read and outputs written once;

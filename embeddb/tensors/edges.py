@@ -40,10 +40,9 @@ class Cut:
             return WHOLE
         if all(self.bits):
             return SINGLE
-        padded = (*self.bits, *(False,) * (-len(self.bits) % 4))
-        fours = [padded[at : at + 4] for at in range(0, len(padded), 4)]
-        digits = [_HEX[8 * a + 4 * b + 2 * c + d] for a, b, c, d in fours]
-        return f"{len(self.bits)}:{''.join(digits)}"
+        count = -(-len(self.bits) // 4)
+        padded = "".join("01"[bit] for bit in self.bits).ljust(4 * count, "0")
+        return f"{len(self.bits)}:{int(padded, 2):0{count}x}"
 
     @classmethod
     def read(cls, text: str, count: int) -> Cut:

@@ -8,9 +8,10 @@ cut are compiled together.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from graphlib import TopologicalSorter
 from typing import Any
 
 import numpy as np
@@ -50,15 +51,13 @@ class Partition:
         labels = edges.labels(cut)
         if reason := why_not(program, labels):
             raise TensorError(reason)
-        order = _in_order(program, edges, labels)
-        number = {label: at for at, label in enumerate(order)}
+        number = {label: at for at, label in enumerate(_in_order(edges, labels))}
         return cls(program, tuple(number.get(label, -1) for label in labels))
 
     @cached_property
     def cut(self) -> Cut:
         """The edges between its kernels."""
-        pairs = edges_of(self.program).pairs
-        return Cut(tuple(self.kernel_of[p] != self.kernel_of[c] for p, c in pairs))
+        return edges_of(self.program).between(self.kernel_of)
 
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:
@@ -160,30 +159,24 @@ def why_not(program: TensorGraph, labels: Sequence[int]) -> str:
     )
 
 
-def _in_order(program: TensorGraph, edges: Edges, labels: Sequence[int]) -> list[int]:
+def _in_order(edges: Edges, labels: Sequence[int]) -> Iterator[int]:
     """Labels of kernels in topological order; among several, the one that begins first."""
-    needs: dict[int, set[int]] = {}
+    kernels: TopologicalSorter[int] = TopologicalSorter()
     for label in labels:
         if label >= 0:
-            needs.setdefault(label, set())
-    users: dict[int, list[int]] = {label: [] for label in needs}
+            kernels.add(label)
     for maker, user in edges.pairs:
-        below, above = labels[maker], labels[user]
-        if below != above and below not in needs[above]:
-            needs[above].add(below)
-            users[below].append(above)
+        if labels[maker] != labels[user]:
+            kernels.add(labels[user], labels[maker])
+    kernels.prepare()
     # A label is the place of the kernel's first operation.
-    ready = [label for label, below in needs.items() if not below]
-    heapq.heapify(ready)
-    order: list[int] = []
-    while ready:
-        label = heapq.heappop(ready)
-        order.append(label)
-        for user in users[label]:
-            needs[user].discard(label)
-            if not needs[user]:
-                heapq.heappush(ready, user)
-    return order
+    ready: list[int] = []
+    while kernels.is_active():
+        for label in kernels.get_ready():
+            heapq.heappush(ready, label)
+        first = heapq.heappop(ready)
+        yield first
+        kernels.done(first)
 
 
 #: Largest mean number of operations per kernel of a random cut: larger ones compile for seconds.

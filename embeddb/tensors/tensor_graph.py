@@ -245,18 +245,14 @@ def code_of(graph: TensorGraph) -> dict[str, Any]:
                 op.opcode,
                 [[s.dtype, list(s.dims), list(s.layout)] for s in op.results],
                 list(op.operands),
-                _plain(op.attributes),
+                {
+                    name: list(value) if isinstance(value, tuple) else value
+                    for name, value in sorted(op.attributes.items())
+                },
             ]
             for op in graph.operations
         ],
         "outputs": list(graph.outputs),
-    }
-
-
-def _plain(attributes: Mapping[str, Attribute]) -> dict[str, int | str | list[int]]:
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in sorted(attributes.items())
     }
 
 

@@ -70,9 +70,18 @@ class TileJudge:
 
     def reason(self, values: Mapping[str, Any]) -> str:
         """Reason why the tile is illegal, in one line; empty where it is legal."""
-        if self.plan is None:
+        plan = self.plan
+        if plan is None:
             return self._refused
-        return _reason(self.plan, Tile.of(values, len(self.plan.dims)))
+        tile = Tile.of(values, len(plan.dims))
+        for at, (size, dim) in enumerate(zip(tile.sizes, plan.dims, strict=True)):
+            if size and not 0 < size < dim:
+                return f"t{at + 1}={size}: the dimension has {dim} (0 is the whole)"
+        if tile.reduced and not 0 < tile.reduced < plan.reduced:
+            return f"tr={tile.reduced}: sums run over {plan.reduced} (0 is the whole)"
+        if (blocks := plan.blocks(tile.sizes)) > MOST_BLOCKS:
+            return f"{blocks:,} tiles, at most {MOST_BLOCKS:,} are run"
+        return ""
 
 
 def why_not(kernel: TensorGraph) -> str:
@@ -99,17 +108,6 @@ def _planned(kernel: TensorGraph) -> tuple[Plan | None, str]:
     if plan.scratch > MOST_SCRATCH:
         return None, f"{plan.scratch:,} bytes of scratch memory, at most {MOST_SCRATCH:,} are taken"
     return plan, ""
-
-
-def _reason(plan: Plan, tile: Tile) -> str:
-    for at, (size, dim) in enumerate(zip(tile.sizes, plan.dims, strict=True)):
-        if size and not 0 < size < dim:
-            return f"t{at + 1}={size}: the dimension has {dim} (0 is the whole)"
-    if tile.reduced and not 0 < tile.reduced < plan.reduced:
-        return f"tr={tile.reduced}: sums run over {plan.reduced} (0 is the whole)"
-    if (blocks := plan.blocks(tile.sizes)) > MOST_BLOCKS:
-        return f"{blocks:,} tiles, at most {MOST_BLOCKS:,} are run"
-    return ""
 
 
 #: Methods of matching dimensions.

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from embeddb.core.config import Op
@@ -112,7 +111,8 @@ class ExecutorContract:
         self._wait(lambda: not _live(executor, after))
         assert not executor.states(job)
         assert not any(campaign.missing(task) for task in campaign.tasks())
-        began = {task.id: _when(campaign, task.id) for task in campaign.tasks()}
+        lines = {task.id: campaign.lines(task).values() for task in campaign.tasks()}
+        began = {name: max(m.when for m in measured) for name, measured in lines.items()}
         assert began[third] > max(began[first], began[second])
 
     def test_the_same_work_twice_is_done_once(self, executor: Executor, campaign: Campaign) -> None:
@@ -123,7 +123,7 @@ class ExecutorContract:
         self._wait(lambda: not any(_live(executor, job) for job in jobs))
         names_written = sorted(path.name for path in (campaign.folder / "results").iterdir())
         assert names_written == sorted(f"{name}.jsonl" for name in names)
-        assert all(campaign.written(task) == 2 for task in campaign.tasks())
+        assert all(campaign.outcome(task).lines == 2 for task in campaign.tasks())
 
     def test_a_chunk_that_fails_ends_and_leaves_the_others(
         self, executor: Executor, campaign: Campaign
@@ -175,8 +175,3 @@ def _frozen(campaign: Campaign, *chunks: list[str]) -> Submission:
 def _live(executor: Executor, job: str) -> bool:
     states = executor.states(job)
     return states is None or any(state != "cancelled" for state in states.values())
-
-
-def _when(campaign: Campaign, name: str) -> float:
-    (task,) = campaign.named([name])
-    return float(np.max([m.when for m in campaign.lines(task).values()]))

@@ -286,14 +286,6 @@ def _neighbour(i: int, platform_id: str) -> Neighbour:
 
 
 def _only_first(query: Query) -> Query:
-    return replace(
-        query,
-        vote=replace(
-            query.vote,
-            configs=query.vote.configs[:1],
-            gains=query.vote.gains[:, :1],
-            prior=np.zeros(1),
-            mean=np.zeros(1),
-            cover=np.zeros(1, dtype=np.int64),
-        ),
-    )
+    vote, zero = query.vote, np.zeros(1)
+    first: dict[str, Any] = {"configs": vote.configs[:1], "gains": vote.gains[:, :1]}
+    return _voting(query, **first, prior=zero, mean=zero, cover=np.zeros(1, dtype=np.int64))

@@ -165,14 +165,15 @@ def feature_words(feature: str) -> str:
 
 def feature_value(feature: str, value: float) -> str:
     """Feature value, not its logarithm, with three digits."""
-    if abs(value) < _MOST_LOG and _LOG1P.fullmatch(feature):
-        value = math.copysign(math.expm1(abs(value)), value)
-    elif abs(value) < _MOST_LOG and _LOG.fullmatch(feature):
-        value = math.exp(value)
-    elif abs(value) < _MOST_LOG and _LOG2.fullmatch(feature):
-        value = 2.0**value
-    elif abs(value) < _MOST_LOG and _LOG2P.fullmatch(feature):
-        value = 2.0**value - 1.0
+    if abs(value) < _MOST_LOG:
+        if _LOG1P.fullmatch(feature):
+            value = math.copysign(math.expm1(abs(value)), value)
+        elif _LOG.fullmatch(feature):
+            value = math.exp(value)
+        elif _LOG2.fullmatch(feature):
+            value = 2.0**value
+        elif _LOG2P.fullmatch(feature):
+            value = 2.0**value - 1.0
     if not 1e-3 <= abs(value) < 1e12:
         return f"{value:.3g}"
     digits = 2 - math.floor(math.log10(abs(value)))

@@ -7,7 +7,7 @@ sequences, direction marks) become `?`.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,18 +42,17 @@ def html_of(thing: object) -> str:
     from embeddb.ranking.recommendation import Recommendation
     from embeddb.store.rows import Rows
 
-    if isinstance(thing, Pattern | WorkloadInfo):
-        return pattern_html(thing)
-    if isinstance(thing, TensorGraph):
-        return kernel_html(thing)
-    if isinstance(thing, Recommendation):
-        return recommendation_html(thing)
-    if isinstance(thing, Explanation):
-        return explanation_html(thing)
-    if isinstance(thing, Rows):
-        return rows_html(thing)
-    if isinstance(thing, Database):
-        return database_html(thing)
+    forms: dict[Any, Callable[[Any], str]] = {
+        Pattern | WorkloadInfo: pattern_html,
+        TensorGraph: kernel_html,
+        Recommendation: recommendation_html,
+        Explanation: explanation_html,
+        Rows: rows_html,
+        Database: database_html,
+    }
+    for kind, form in forms.items():
+        if isinstance(thing, kind):
+            return form(thing)
     raise TypeError(f"nothing to show of {type(thing).__name__}")
 
 
@@ -75,7 +74,6 @@ def database_html(db: Database) -> str:
 def recommendation_html(recommendation: Recommendation) -> str:
     from embeddb.ui.views import Ranking
 
-    ranking = Ranking.of(recommendation)
     rows = [
         (
             row.rank or "–",
@@ -86,7 +84,7 @@ def recommendation_html(recommendation: Recommendation) -> str:
             row.rests_on,
             str(Config(row.config)),
         )
-        for row in (*ranking.rows, *ranking.last)
+        for row in Ranking.of(recommendation).every
     ]
     lines = [
         f"{recommendation.op} on {recommendation.platform}; from: {recommendation.link}; "
@@ -131,15 +129,12 @@ def explanation_html(e: Explanation) -> str:
 def pattern_html(pattern: Pattern | WorkloadInfo) -> str:
     from embeddb.ui.draw import spy, style
 
-    if isinstance(pattern, Pattern):
-        (m, n), picture = pattern.shape, thumbnail(pattern)
-    else:
-        m, n, picture = pattern.m, pattern.n, pattern.thumbnail
-    has_sizes = min(m, n, pattern.nnz) >= 0
-    if pattern.sizes.named:
-        return _block(pattern.name or pattern.id, [f"{one_of(pattern.kind)}: {pattern.sizes}"], "")
-    line = f"{m:,} x {n:,}, {pattern.nnz:,} nonzeros" if has_sizes else "sizes unknown"
-    name = pattern.name or pattern.id
+    picture = pattern.thumbnail if isinstance(pattern, WorkloadInfo) else thumbnail(pattern)
+    name, sizes = pattern.name or pattern.id, pattern.sizes
+    if sizes.named:
+        return _block(name, [f"{one_of(pattern.kind)}: {sizes}"], "")
+    line = f"{sizes.m:,} x {sizes.n:,}, {sizes.nnz:,} nonzeros"
+    line = line if min(sizes) >= 0 else "sizes unknown"
     drawn = ""
     if len(picture) == SIDE * SIDE:
         key = f"pattern-{pattern.id[:12]}"

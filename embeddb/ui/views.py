@@ -48,6 +48,10 @@ class Ranking(NamedTuple):
     fails: bool
     pays_off: bool
 
+    @property
+    def every(self) -> list[RankRow]:
+        return self.rows + self.last
+
     @classmethod
     def of(cls, answer: Recommendation) -> Ranking:
         candidates, base = answer.candidates, answer.default_seconds
@@ -128,29 +132,23 @@ _HEADS = {
 
 
 def drawn_kernel(
-    view: KernelView,
-    *,
-    title: str,
-    marked: Mapping[int, str] | None = None,
-    width: float = 540,
-    key: str = "kernel",
+    view: KernelView, *, title: str, marked: Mapping[int, str] = {}, key: str = "kernel"
 ) -> str:
     """An SVG element; `marked` has a note for operations by their places."""
-    notes = marked or {}
     if not view.operations:
         rows = [draw.Bar(opcode, count) for opcode, count in view.opcodes.items()]
-        return draw.bars(rows, title=title, width=width, key=key)
+        return draw.bars(rows, title=title, width=540, key=key)
     nodes = [
         draw.Node(
             op.opcode,
-            f"{notes[at]}, {op.shape}" if at in notes else op.shape,
+            f"{marked[at]}, {op.shape}" if at in marked else op.shape,
             tuple(op.operands),
             strong=op.is_output,
-            marked=at in notes,
+            marked=at in marked,
         )
         for at, op in enumerate(view.operations)
     ]
-    return draw.graph(nodes, title=title, width=width, key=key)
+    return draw.graph(nodes, title=title, key=key)
 
 
 def kernel_caption(view: KernelView, insight: Diagnostics | None = None) -> str:

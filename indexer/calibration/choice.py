@@ -179,7 +179,7 @@ class Candidates:
             files = matrix_files(folder, note=self.problems.append)
             self._names = matrix_names(files, folder)
             order = np.random.default_rng(0).permutation(len(files))
-            self._source = self._small_enough(self._read([files[at] for at in order]))
+            self._source = self._read([files[at] for at in order])
 
     def __iter__(self) -> Iterator[Pattern]:
         return iter(self._source)
@@ -194,17 +194,12 @@ class Candidates:
             except (MatrixError, OSError) as e:
                 self.problems.append(f"left out: {e}")
                 continue
-            if pattern.nnz:
-                yield pattern
-            else:
+            if not pattern.nnz:
                 self.problems.append(f"left out: {path}: no entries")
-
-    def _small_enough(self, source: Iterable[Pattern]) -> Iterator[Pattern]:
-        for pattern in source:
-            if pattern.nnz <= self._most:
-                yield pattern
-            else:
+            elif pattern.nnz > self._most:
                 self.too_large += 1
+            else:
+                yield pattern
 
 
 #: First estimates: seconds to compile a configuration, to run one with warm-up and repeats on any

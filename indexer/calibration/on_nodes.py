@@ -60,22 +60,19 @@ class NodesCalibration:
         that the platform lacks.
         """
         if os.path.lexists(self.folder / PLAN):
-            return self._there()
+            campaign = Campaign(self.folder)
+            plan = campaign.plan
+            if (plan.platform, plan.ops) != (self.platform.text, list(map(str, self.request.ops))):
+                raise InputError(
+                    f"a campaign of {', '.join(plan.ops)} is there, or of another platform",
+                    where=str(self.folder),
+                    hint="name another folder, or the platform and operations of that campaign",
+                )
+            return campaign
         matrices_only(self.request.ops, "a calibration")
         for op in self.request.ops:
             self.platform.space(op)
         return Campaign.create(self.folder, self._plan(matrices))
-
-    def _there(self) -> Campaign:
-        campaign = Campaign(self.folder)
-        plan = campaign.plan
-        if (plan.platform, plan.ops) != (self.platform.text, list(map(str, self.request.ops))):
-            raise InputError(
-                f"a campaign of {', '.join(plan.ops)} is there, or of another platform",
-                where=str(self.folder),
-                hint="name another folder, or the platform and operations of that campaign",
-            )
-        return campaign
 
     def _plan(self, folder: Path | None) -> Plan:
         ops = list(map(str, self.request.ops))

@@ -30,10 +30,10 @@ import numpy as np
 from embeddb.core.checked_run import checked_run
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError
-from embeddb.core.files.safe_read import reason_of
 from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run, in_context
+from embeddb.core.timing import median_state
 from embeddb.index.lookup import Lookup
 from embeddb.kernels.machine_failures import ProgramKilled
 from embeddb.platforms.platform import Platform, parse_platform
@@ -46,11 +46,11 @@ from indexer.campaign.results import (
     ResultFiles,
     TaskResult,
     TaskStates,
-    normal_of,
+    read_json,
 )
 
-#: The file of the further rounds, and the most bytes of one.
-_SETTLE, _MOST_SETTLE_BYTES = "settle.json", 64 << 20
+#: The file of the further rounds.
+_SETTLE = "settle.json"
 #: Context key of a point that ended every process that ran it: the number of attempts.
 GIVEN_UP = "given_up"
 #: Most further rounds that a file may list.
@@ -113,6 +113,17 @@ def nothing_ran(campaign: Campaign, place: str = "DB") -> InputError:
     )
 
 
+def crash_of(platform: Platform, error: str, *, tries: int) -> Measurement:
+    """The measurement of a point that ended every process that tried it."""
+    return Measurement(
+        "crash",
+        source="simulator" if platform.simulated else "hardware",
+        when=time.time(),
+        error=error,
+        context={GIVEN_UP: float(tries)},
+    )
+
+
 #: Yielded for a point whose program was killed, and that is to be tried again.
 KILLED = "killed"
 
@@ -140,7 +151,8 @@ class Campaign:
         self.plan = read_plan(folder / PLAN)
         self.instances = Instances(folder, self.plan)
         self.id = self.plan.id
-        self._configs = {op: [*map(Config, configs)] for op, configs in self.plan.configs.items()}
+        #: The table of each op.
+        self.configs = {op: [*map(Config, configs)] for op, configs in self.plan.configs.items()}
         self._outcomes: dict[Task, Outcome] = {}
         self._settling = self._read_settling()
         self._repeats = Repeats(folder)
@@ -203,7 +215,7 @@ class Campaign:
         """Position of the default on the task's matrix; None if no matrix runs it."""
         matrix, op = self.plan.matrices[task.matrix], Op.parse(task.op)
         default = self.platform.default(op, matrix.sizes)
-        table = self._configs[task.op]
+        table = self.configs[task.op]
         return table.index(default) if default in table else None
 
     def named(self, names: Iterable[str]) -> list[Task]:
@@ -218,30 +230,17 @@ class Campaign:
             )
         return [tasks[name] for name in names]
 
-    def config(self, op: str, position: int) -> Config:
-        """One configuration of an op's table."""
-        return self._configs[op][position]
-
-    def configs(self, op: str, positions: set[int]) -> list[Config]:
-        """Configurations of an op's table, in its order."""
-        return [self._configs[op][at] for at in sorted(positions)]
-
     def _read_settling(self) -> list[list[tuple[int, str]]]:
         """Pairs of matrix and op of each further round."""
         if not os.path.lexists(self.folder / _SETTLE):
             return []
         every = set(self._pairs())
-        try:
-            raw = self._own.read(_SETTLE, _MOST_SETTLE_BYTES)
-            rounds = msgspec.json.decode(raw, type=list[list[tuple[int, str]]])
-            if len(rounds) > _MOST_SETTLED or not all(every.issuperset(pairs) for pairs in rounds):
-                raise ValueError("it names what is not in the plan")
-        except (msgspec.MsgspecError, ValueError, OSError) as e:
-            raise InputError(
-                f"not the further rounds of this campaign: {reason_of(e)}",
-                where=str(self.folder / _SETTLE),
-                hint="delete the file and resume: they are decided again",
-            ) from None
+        why = "not the further rounds of this campaign"
+        hint = "delete the file and resume: they are decided again"
+        rounds = read_json(self._own, _SETTLE, list[list[tuple[int, str]]], why, hint=hint)
+        if len(rounds) > _MOST_SETTLED or not all(every.issuperset(pairs) for pairs in rounds):
+            what = f"{why}: it names what is not in the plan"
+            raise InputError(what, where=str(self.folder / _SETTLE), hint=hint)
         return [list(dict.fromkeys(pairs)) for pairs in rounds]
 
     def settle(self, least: float = AGREE) -> bool:
@@ -269,7 +268,7 @@ class Campaign:
         spoilt = []
         for on in dict.fromkeys(self.instance_of(task) for task in complete):
             states = {t: self.states(t) for t in complete if self.instance_of(t) == on}
-            normal = normal_of(states.values())
+            normal = median_state(m.figures for one in states.values() for m in one.moments())
             spoilt += [t for t, around in states.items() if normal and around.spoilt(normal)]
         return spoilt
 
@@ -298,9 +297,9 @@ class Campaign:
 
     def lines(self, task: Task) -> dict[Config, Measurement]:
         """Measurements of a task so far, without an unfinished last line."""
-        lines = self._lines(task)
+        lines = self._result(task).lines
         counting = (lines[at] for at in self._counting(task, lines).values())
-        return {self._configs[task.op][line.config]: line.measurement for line in counting}
+        return {self.configs[task.op][line.config]: line.measurement for line in counting}
 
     def _counting(self, task: Task, lines: Sequence[Line]) -> dict[int, int]:
         """The line that counts, by configuration: the last, unless it is to be measured again. A
@@ -312,11 +311,8 @@ class Campaign:
             if at not in gone and line.config in wanted
         }
 
-    def _lines(self, task: Task) -> Sequence[Line]:
-        """All lines of a task, including superseded ones."""
-        return self._result(task).lines
-
     def _result(self, task: Task) -> TaskResult:
+        """All lines of a task, including superseded ones."""
         wanted = set(self.wanted(task))
         # A worker adds the default where the task lacks it; looking it up for every task is slow.
         return self.results.read(task.id, lambda at: at in wanted or at == self.default(task))
@@ -350,17 +346,13 @@ class Campaign:
         outcome = self.outcome(task)
         return outcome.on or (self.instances.first if outcome.stamp else "")
 
-    def written(self, task: Task) -> int:
-        """Number of runs of a task, including superseded ones."""
-        return self.outcome(task).lines
-
     def repeat(self, statuses: Collection[str]) -> int:
         """Mark every point with one of these statuses to be measured again; returns their number.
         Their lines stay, but no longer count."""
         chosen: dict[str, list[int]] = {}
         for task in self.tasks():
             if statuses and not self.outcome(task).statuses.keys().isdisjoint(statuses):
-                lines = self._lines(task)
+                lines = self._result(task).lines
                 counting = self._counting(task, lines).values()
                 chosen[task.id] = [
                     at for at in counting if lines[at].measurement.status in statuses
@@ -382,7 +374,7 @@ class Campaign:
         todo = [at for at in self.missing(task) if only in (None, at)]
         if not todo:
             return
-        configs = self._configs[task.op]
+        configs = self.configs[task.op]
         number = {configs[at]: at for at in todo}
         with self.results.adding(task.id) as out:
             while todo:
@@ -398,20 +390,11 @@ class Campaign:
                 except ProgramKilled as killed:
                     at = todo.pop(0)
                     if again := self.killed.pop((task, at), None) is not None:
-                        _add(out, Line(at, self._crash_of(killed)))
+                        error = f"ended by {killed.signal}, 2 times at this point"
+                        _add(out, Line(at, crash_of(self.platform, error, tries=2)))
                     else:
                         self.killed[task, at] = killed
                     yield GIVEN_UP if again else KILLED
-
-    def _crash_of(self, killed: ProgramKilled) -> Measurement:
-        """The measurement of a point at which a program was killed for the second time."""
-        return Measurement(
-            "crash",
-            source="simulator" if self.platform.simulated else "hardware",
-            when=time.time(),
-            error=f"ended by {killed.signal}, 2 times at this point",
-            context={GIVEN_UP: 2.0},
-        )
 
     def progress(self, db: Lookup | None = None) -> CampaignProgress:
         """Points and tasks by state; `tasks_stored` are those in `db`."""
@@ -468,13 +451,13 @@ class Campaign:
         return db.store.append(runs, journal=marks).added
 
     def _runs(self, task: Task, pattern: Pattern, platform: Platform) -> list[Run]:
-        op, name, lines = Op.parse(task.op), f"{self.id}:{task.round}", self._lines(task)
-        gone = self._repeats.of(task.id)
+        op, name = Op.parse(task.op), f"{self.id}:{task.round}"
+        lines, gone = self._result(task).lines, self._repeats.of(task.id)
         states = self.states(task).contexts(len(lines))
         runs, before = list[Run](), dict[int, str]()
         for at, (line, state) in enumerate(zip(lines, states, strict=True)):
             measured = in_context(line.measurement, state)
-            config, replaces = self._configs[task.op][line.config], before.pop(line.config, "")
+            config, replaces = self.configs[task.op][line.config], before.pop(line.config, "")
             run = Run(pattern.id, op, platform.id, config, measured, name, replaces)
             if at in gone:
                 before[line.config] = run.id

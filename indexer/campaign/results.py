@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count, islice, pairwise
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
@@ -19,13 +19,14 @@ from embeddb.core.errors import InputError
 from embeddb.core.files.safe_read import reason_of, refusing
 from embeddb.core.files.safe_write import OwnFolder, drop_torn_line, write_new
 from embeddb.core.records import SOURCES, STATUSES, Measurement
-from embeddb.core.timing import APART, State, between, distance, median_state
+from embeddb.core.timing import APART, State, between, distance
 from embeddb.platforms.machines import same_build
 from embeddb.platforms.platform import Platform, parse_platform
 from indexer.campaign.plan import Plan
 
 #: Larger files are not those of a task.
 _MOST_BYTES = 256 << 20
+_T = TypeVar("_T")
 
 
 class Moment(msgspec.Struct, frozen=True, array_like=True):
@@ -47,6 +48,24 @@ def read_lines(folder: OwnFolder, name: str) -> bytes:
         except FileNotFoundError:
             return b""
     return raw[: raw.rfind(b"\n") + 1]
+
+
+def read_json(
+    folder: OwnFolder,
+    name: str,
+    kind: type[_T],
+    why: str,
+    *,
+    hint: str = "",
+    most: int = 64 << 20,
+) -> _T:
+    """Decode a file of a campaign of at most so many bytes. Raises: InputError that begins with
+    `why` if it is missing or invalid: a folder may come from elsewhere."""
+    try:
+        return msgspec.json.decode(folder.read(name, most), type=kind)
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as e:
+        where = str(folder.path / name)
+        raise InputError(f"{why}: {reason_of(e)}", where=where, hint=hint) from None
 
 
 class TaskStates:
@@ -103,11 +122,6 @@ class TaskStates:
         changes = (distance(one, other) for one, other in pairwise(figures))
         offs = (distance(one, normal) for one in figures)
         return any((far or 0.0) > APART for far in (*changes, *offs))
-
-
-def normal_of(tasks: Iterable[TaskStates]) -> dict[str, float]:
-    """The median state over all moments of a campaign."""
-    return median_state(m.figures for task in tasks for m in task.moments())
 
 
 class Line(msgspec.Struct, frozen=True, array_like=True):
@@ -235,7 +249,6 @@ def _point(line: bytes, allowed: Callable[[int], bool]) -> Line:
 
 
 _REPEATS_FILE = "again.json"
-_MOST_REPEATS_BYTES = 64 << 20
 
 
 class Repeats:
@@ -258,20 +271,14 @@ class Repeats:
             self._folder.write(_REPEATS_FILE, msgspec.json.encode(body))
 
     def _read(self) -> dict[str, list[int]]:
-        try:
-            raw = self._folder.read(_REPEATS_FILE, _MOST_REPEATS_BYTES)
-            return msgspec.json.decode(raw, type=dict[str, list[int]])
-        except FileNotFoundError:
+        if not os.path.lexists(self._folder.path / _REPEATS_FILE):
             return {}
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as e:
-            raise InputError(
-                f"not a list of repeated results: {e}",
-                where=str(self._folder.path / _REPEATS_FILE),
-                hint="delete the file: the last measurements then count",
-            ) from None
+        why = "not a list of repeated results"
+        hint = "delete the file: the last measurements then count"
+        return read_json(self._folder, _REPEATS_FILE, dict[str, list[int]], why, hint=hint)
 
 
-_INSTANCE_FILE, _INSTANCE_FOLDER, _MOST_INSTANCE_BYTES = "measured-on.json", "measured-on", 1 << 20
+_INSTANCE_FILE, _INSTANCE_FOLDER = "measured-on.json", "measured-on"
 
 
 class _Machine(msgspec.Struct):
@@ -358,8 +365,4 @@ class Instances:
         return self._platforms[name]
 
     def _read(self, folder: OwnFolder, file: str) -> _Machine:
-        try:
-            return msgspec.json.decode(folder.read(file, _MOST_INSTANCE_BYTES), type=_Machine)
-        except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as e:
-            where = str(folder.path / file)
-            raise InputError(f"does not name a machine: {reason_of(e)}", where=where) from None
+        return read_json(folder, file, _Machine, "does not name a machine", most=1 << 20)

@@ -190,7 +190,7 @@ class CampaignJob:
             pattern = planned_pattern(campaign.plan.matrices[task.matrix], self.read)
             for _ in campaign.measure(task, self.runner, pattern, options=options, only=at):
                 pass
-            if default := campaign.lines(task).get(campaign.config(task.op, at)):
+            if default := campaign.lines(task).get(campaign.configs[task.op][at]):
                 outcomes.append((default.status, default.error))
         if campaign.killed and not any(status == "ok" for status, _ in outcomes):
             self._refuse_broken()
@@ -217,7 +217,7 @@ class CampaignJob:
     def _note_state(self, task: Task) -> None:
         """Store the current state of the machine beside the task's results."""
         now = state_now(self.runner, threads=self.options.threads)
-        self.campaign.states(task).note(self.campaign.written(task), now)
+        self.campaign.states(task).note(self.campaign.outcome(task).lines, now)
 
     def _prepare(self, tasks: list[Task]) -> None:
         """Compile the configurations before anything is timed."""
@@ -227,7 +227,7 @@ class CampaignJob:
         for task in tasks:
             missing.setdefault(task.op, set()).update(self.campaign.missing(task))
         for op, positions in missing.items():
-            configs = self.campaign.configs(op, positions)
+            configs = [self.campaign.configs[op][at] for at in sorted(positions)]
             for at in range(0, len(configs), _BUILT_AT_ONCE):
                 self.progress(f"compile {op}", at, len(configs))
                 self.runner.prepare(Op.parse(op), configs[at : at + _BUILT_AT_ONCE])

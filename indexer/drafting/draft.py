@@ -140,6 +140,11 @@ class _Text:
         self, name: str, kernels: Sequence[str], ops: Sequence[Op], default: tuple[Config, str]
     ) -> str:
         cycles = self.log.log.counts_cycles
+        suggested = suggested_constraints(self.params, self.log.rows)
+        constraints = [
+            "# In every run of this log these hold; uncomment what must hold on the machine:",
+            f"# constraints = {_toml(suggested)}",
+        ]
         parts = [
             f"# Drafted from {self.source} by `embeddb platform draft`.",
             "# Check every value below the word GUESS.",
@@ -154,7 +159,7 @@ class _Text:
             "",
             "[[space]]",
             f"kernels = {_toml(list(kernels))}",
-            *self._constraints(),
+            *(constraints if suggested else ()),
             "",
             "[space.params]",
             *map(_line, self.params),
@@ -200,15 +205,6 @@ class _Text:
         one = '# instance = "this"  # with the [command] below: log and command are one source'
         return [head, one, *rest]
 
-    def _constraints(self) -> list[str]:
-        suggested = suggested_constraints(self.params, self.log.rows)
-        if not suggested:
-            return []
-        return [
-            "# In every run of this log these hold; uncomment what must hold on the machine:",
-            f"# constraints = {_toml(suggested)}",
-        ]
-
     def _remarks(self) -> list[str]:
         lines = [
             f"# {p.name} is empty in some rows, for no simple reason: such rows "
@@ -232,11 +228,11 @@ class _Text:
     def _default(self, default: Config, how: str) -> list[str]:
         text = "the default, which gains are relative to; put your own here"
         lines = [self._guess(f"{text} ({how})")]
-        kinds = {p.name: p.kind for p in self.params}
-        for p in self.params:
-            if p.name in default:
-                lines.append(f"{p.name} = {_toml(_stored(default[p.name], kinds[p.name]))}")
-        return lines
+        set_here = [p for p in self.params if p.name in default]
+        return [
+            *lines,
+            *(f"{p.name} = {_toml(_stored(default[p.name], p.kind))}" for p in set_here),
+        ]
 
     def _command(self, *, cycles: bool) -> list[str]:
         words = ["python3", "simulator.py", "{matrix}", "--width", "{op.width}"]

@@ -290,7 +290,9 @@ def _as_proposed(path: Path, reader: str, options: ReadOptions) -> ReadOptions:
     lacking = [line for line in proposal.open if "qzjx" not in line]
     if lacking:
         raise UsageError(f"{path}: {lacking[0]}")
-    unit = log.unit or _stated_unit(log)
+    # A time column in another unit than cycles is stored in seconds.
+    in_cycles = any(role.endswith("_cycles") for role in log.columns)
+    unit = log.unit or ("cycles" if in_cycles else "")
     log = replace(log, unit=unit, counts_cycles=unit == "cycles", instance="")
     taken: dict[str, str] = {}
     for column in proposal.unused:
@@ -315,11 +317,6 @@ def _refuse_sizes_that_change(path: Path, rows: Sequence[RunRow]) -> None:
                 )
 
 
-def _stated_unit(log: LogTable) -> str:
-    """`cycles` if the time column is in cycles; others are stored in seconds."""
-    return "cycles" if any(role.endswith("_cycles") for role in log.columns) else ""
-
-
 def _parameter(column: str, taken: Mapping[str, str]) -> str:
     """A legal parameter name for a column: `Tile rows` becomes `Tile_rows`."""
     name = re.sub(r"\W+", "_", column, flags=re.ASCII).strip("_")[:60] or "column"
@@ -333,10 +330,7 @@ def _parameter(column: str, taken: Mapping[str, str]) -> str:
 
 def operations(rows: Sequence[RunRow]) -> list[Op]:
     """The operations that ran, the most frequent first."""
-    counts: dict[Op, int] = {}
-    for row in rows:
-        counts[row.op] = counts.get(row.op, 0) + 1
-    return sorted(counts, key=lambda op: -counts[op])
+    return [op for op, _ in Counter(row.op for row in rows).most_common()]
 
 
 def configs_of(rows: Sequence[RunRow], names: Sequence[str]) -> list[Config]:

@@ -1,12 +1,18 @@
-"""Export of a database to one file, and import of such a file."""
+"""Export of a database to one file, import of such a file, and push of a contributor's own runs to
+a team's database: an import whose source is recorded."""
 
 from __future__ import annotations
 
+import getpass
 import gzip
 import io
+import os
+import socket
+import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TextIO
 
@@ -14,10 +20,11 @@ from embeddb.core.config import Op
 from embeddb.core.errors import InputError, NothingFound, UsageError
 from embeddb.core.files.safe_write import whole_file
 from embeddb.core.records import Run, WorkloadInfo
-from embeddb.core.reports import Report
+from embeddb.core.reports import Progress, Report
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
 from embeddb.store import RunTable, Store
+from embeddb.store.sources import Push, Pushing
 from indexer.exchange.export_records import (
     abridged,
     model_docs,
@@ -26,8 +33,8 @@ from indexer.exchange.export_records import (
     with_features,
     write_nests,
 )
-from indexer.exchange.importer import Importer, ImportReport
-from indexer.readers.embeddb import documents
+from indexer.exchange.importer import Importer, ImportReport, RecordReport
+from indexer.readers.embeddb import Record, documents
 
 #: Export formats and their file endings.
 FORMATS: Mapping[str, str] = {"jsonl": ".jsonl", "csv": ".csv", "t4": ".json", "c-header": ".h"}
@@ -169,17 +176,19 @@ def _named_nests(store: Store, platform: str, op: Op | None) -> Iterator[tuple[s
 
 
 def _selected(store: Store, platform: str, op: Op | None) -> list[RunTable]:
-    partitions = [
-        p
-        for p in store.partitions()
-        if (not platform or platform in (p.platform, p.platform.partition("@")[0]))
-        and (op is None or p.op == op)
-    ]
+    partitions = [p for p in _of_platform(store, platform) if op is None or p.op == op]
     if not partitions and (platform or op):
         have = ", ".join(f"{p.op} on {p.platform}" for p in store.partitions()[:8])
         what = " ".join(x for x in (str(op or ""), f"on {platform}" if platform else "") if x)
         raise NothingFound(f"no runs of {what}", hint=f"there are: {have or 'none'}")
     return partitions
+
+
+def _of_platform(store: Store, platform: str) -> Iterator[RunTable]:
+    """Runs of a platform, by its id or its name for all instances; all without a name."""
+    for p in store.partitions():
+        if platform in ("", p.platform, p.platform.partition("@")[0]):
+            yield p
 
 
 def _members(store: Store, partitions: Iterable[RunTable]) -> set[str]:
@@ -212,3 +221,92 @@ def import_file(
     rejects_path = path.with_name(path.name + ".rejects.jsonl") if rejects else None
     job = Importer(db.store, str(path), rejects_path)
     return job.all_of(documents(path), progress)
+
+
+# -- to a team ---------------------------------------------------------------------------------
+
+#: Environment variable with the default name of the contributor.
+_VARIABLE = "EMBEDDB_SOURCE"
+
+
+@dataclass(slots=True, kw_only=True)
+class PushReport(RecordReport):
+    """Counts of a push; `reasons` are the first of rejected and contradicting records."""
+
+    source: str
+    database: str
+    reasons: list[str]
+
+
+def own_source() -> str:
+    """Name of this contributor: `EMBEDDB_SOURCE`, else user and host, `ann@cluster7`."""
+    return os.environ.get(_VARIABLE) or f"{_user()}@{socket.gethostname()}"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a number without a name, as in a container
+        return str(os.getuid())
+
+
+def push(
+    db: Lookup,
+    team: Lookup,
+    *,
+    platform: str = "",
+    source: str = "",
+    progress: Progress | None = None,
+) -> PushReport:
+    """Add the runs measured or read here, of a platform (an id, or a name for all its instances) or
+    of all, to another database, with their patterns. Runs that came by an import or a push are left
+    out: their contributor pushes them.
+
+    Pushing the same runs again adds nothing, so an interrupted push is simply repeated.
+
+    Raises: NothingFound if there are no such runs; UsageError for an invalid source name;
+    StoreReadOnly, StoreFull, StoreLocked as every write.
+    """
+    chosen = _own_partitions(db, platform)
+    if not chosen:
+        raise NothingFound(f"no runs measured or read here{f' on {platform}' if platform else ''}")
+    platforms = tuple(sorted({p.platform for p in chosen}))
+    record = Push(
+        id=uuid.uuid4().hex[:16],
+        when=round(time.time(), 3),
+        user=_user(),
+        host=socket.gethostname(),
+        platforms=platforms,
+    )
+    pushing = Pushing(source or own_source(), record)
+    importer = Importer(team.store, pushing.source, None, pushing)
+    total = sum(db.store.count_runs(p) for p in chosen)
+    count_rows = None if progress is None else lambda done: progress("push", done, total)
+    done = importer.all_of(_records(db, chosen), count_rows)
+    counts = {one.name: getattr(done, one.name) for one in fields(RecordReport)}
+    return PushReport(
+        source=pushing.source,
+        database=team.store.place,
+        reasons=importer.reasons,
+        **{**counts, "platforms": list(platforms)},
+    )
+
+
+def _own_partitions(db: Lookup, platform: str) -> list[RunTable]:
+    named = _of_platform(db.store, platform)
+    return [p for p in named if any(True for _ in db.store.runs(p.platform, p.op, own=True))]
+
+
+def _records(db: Lookup, chosen: list[RunTable]) -> Iterator[Record]:
+    """Records in the order of an export: platforms, then patterns and their code, then runs."""
+    store, wanted = db.store, {p.platform for p in chosen}
+    yield from (doc for doc in platform_docs(store) if doc.id in wanted)
+    ids = _members(store, chosen)
+    infos = [info for info in store.patterns() if info.id in ids]
+    yield from with_features(db, infos)
+    for info in infos:
+        code = store.workload_or_info(info)
+        if not isinstance(code, WorkloadInfo):
+            yield code
+    for p in chosen:
+        yield from store.runs(p.platform, p.op, own=True)

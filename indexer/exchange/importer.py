@@ -6,7 +6,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -34,35 +34,35 @@ _MODELS = _CODED = 64
 _MOST_REASONS = 10
 
 
+@dataclass(slots=True, kw_only=True)
 class RecordReport(Report):
-    """Base of reports that count `contradicting` records, `kept` in JSON."""
+    """Counts of records by outcome: `duplicates` were stored before, `withdrawn` ones of them stay
+    withdrawn, `rejected` records are unusable; `contradicting` ones, `kept` in JSON, are added
+    without what contradicts stored facts."""
 
-    __slots__ = ()
-
-    def document(self) -> dict[str, Any]:
-        """The fields as plain values, by name."""
-        names = {"contradicting": "kept"}
-        return {names.get(name, name): value for name, value in super().document().items()}
-
-
-@dataclass(slots=True)
-class ImportReport(RecordReport):
-    """Counts of the records of one export by outcome. `withdrawn` duplicates stay withdrawn;
-    `rejected` records are unusable; `contradicting` ones are added without what contradicts stored
-    facts."""
-
-    file: str
     platforms: list[str] = field(default_factory=list)
     patterns: int = 0
     runs: int = 0
-    models: int = 0
     added: int = 0
     duplicates: int = 0
     withdrawn: int = 0
     rejected: int = 0
     contradicting: int = 0
-    rejects_file: str = ""
     seconds: float = 0.0
+
+    def document(self) -> dict[str, Any]:
+        """The fields as plain values, by name."""
+        names = {"contradicting": "kept"}
+        return {names.get(one.name, one.name): getattr(self, one.name) for one in fields(self)}
+
+
+@dataclass(slots=True, kw_only=True)
+class ImportReport(RecordReport):
+    """Counts of the records of one export."""
+
+    file: str
+    models: int = 0
+    rejects_file: str = ""
 
 
 class Importer:
@@ -73,7 +73,7 @@ class Importer:
     def __init__(
         self, store: Store, name: str, rejects: Path | None, pushing: Pushing | None = None
     ) -> None:
-        self.report = ImportReport(name)
+        self.report = ImportReport(file=name)
         self.runs: list[Run] = []
         self.infos: list[WorkloadInfo] = []
         self.coded: dict[str, Workload] = {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from importlib.util import find_spec
-from queue import Empty, Queue
-from threading import Event, Thread
+from threading import Thread
 from typing import Any
 
 from embeddb.core.errors import InputError, UsageError
@@ -85,7 +85,8 @@ class DaskExecutor(JobsInOrder):
     def _work_off(self, job: Job) -> None:
         """Submit no more chunks than there are slots, plus one that lets a growing cluster grow:
         after a worker's death Dask suspects all chunks assigned to it."""
-        client, waiting = self._client(job.work), list(range(job.work.chunks))
+        work = job.work
+        client, waiting = self._client(work), list(range(work.chunks))
         futures: dict[int, Any] = {}
         seen, slots = time.monotonic(), 1
         while (waiting or futures) and not job.stop.wait(_LOOK_S):
@@ -99,11 +100,18 @@ class DaskExecutor(JobsInOrder):
             for chunk, future in list(futures.items()):
                 if future.done():
                     del futures[chunk]
-                    _log(job.work, chunk, future)
+                    _log(work, chunk, future)
                     job.end(chunk)
             while waiting and len(futures) <= slots:
                 chunk = waiting.pop(0)
-                futures[chunk] = _submitted(client, job.work, chunk)
+                futures[chunk] = client.submit(
+                    chunk_logged,
+                    *(str(work.folder), work.number, chunk, work.effort),
+                    key=f"{work.name}-{chunk}-{time.time_ns()}",
+                    resources={SLOT: 1},
+                    retries=0,
+                    pure=False,
+                )
             job.states.update((chunk, "running") for chunk in list(futures)[:slots])
         client.cancel(list(futures.values()), force=True)
 
@@ -128,34 +136,24 @@ def _answered(connect: Callable[[], Any], address: str) -> Any:
     """A connected client. Raises: InputError if there is none after some seconds: a server of
     something else may fail in any way, or never answer, for which Dask has no limit. One that
     connects later is closed."""
-    ended: Queue[Any] = Queue()
-    left = Event()
-
-    def drop() -> None:
-        with suppress(Empty):
-            late = ended.get_nowait()
-            if not isinstance(late, Exception):
-                late.close()
+    answer: Future[Any] = Future()
 
     def attempt() -> None:
         try:
-            ended.put(connect())
+            answer.set_result(connect())
         except Exception as error:  # noqa: BLE001  # of whatever the server has sent
-            ended.put(error)
-        if left.is_set():
-            drop()
+            answer.set_exception(error)
 
     Thread(target=attempt, daemon=True).start()
     try:
-        client = ended.get(timeout=_ANSWER_S + _GRACE_S)
+        return answer.result(timeout=_ANSWER_S + _GRACE_S)
     except BaseException as error:  # Ctrl-C, too
-        left.set()
-        drop()
-        if not isinstance(error, Empty):
+        why = " ".join(str(error).split()) or type(error).__name__
+        if not answer.done():
+            why = f"no answer after {_ANSWER_S} s"
+        answer.add_done_callback(lambda late: late.exception() or late.result().close())
+        if not isinstance(error, Exception):
             raise
-        client = TimeoutError(f"no answer after {_ANSWER_S} s")
-    if isinstance(client, Exception):
-        why = " ".join(str(client).split()) or type(client).__name__
         raise InputError(
             f"no Dask scheduler answers there: {why}",
             where=address,
@@ -163,19 +161,6 @@ def _answered(connect: Callable[[], Any], address: str) -> Any:
             if address
             else "",
         ) from None
-    return client
-
-
-def _submitted(client: Any, work: Submission, chunk: int) -> Any:
-    """The future of a chunk."""
-    return client.submit(
-        chunk_logged,
-        *(str(work.folder), work.number, chunk, work.effort),
-        key=f"{work.name}-{chunk}-{time.time_ns()}",
-        resources={SLOT: 1},
-        retries=0,
-        pure=False,
-    )
 
 
 def _log(work: Submission, chunk: int, future: Any) -> None:

@@ -77,9 +77,9 @@ def extract(
         if suffix not in _MOST_BYTES:
             kinds = ", ".join((*_MOST_BYTES, ".py"))
             raise NestError(f"a program is one of {kinds}, not {suffix or path.name}")
-        data = read_bounded(path, _MOST_BYTES[suffix])
         if suffix == ".c":
-            return _of_c(data.decode(), path, defines, matrix)[1]
+            return read_c_file(path, defines=defines, matrix=matrix)[2]
+        data = read_bounded(path, _MOST_BYTES[suffix])
         if suffix == ".sdfg":
             program, notes = sdfg_program(data, name=path.stem, defines=defines)
             return nests_of(program, notes)
@@ -99,17 +99,8 @@ def read_c_file(
     path = Path(path)
     with refusing(NestError, where=str(path)):
         source = read_bounded(path, _MOST_BYTES[".c"]).decode()
-        return source, *_of_c(source, path, defines, matrix)
-
-
-def _of_c(
-    source: str,
-    path: Path,
-    defines: Mapping[str, int | float] | None,
-    matrix: Pattern | None,
-) -> tuple[CFile, Extraction]:
-    read = read_c(source, name=path.stem, defines=defines, matrix=matrix)
-    return read, _holding(nests_of(read.program), matrix, rename=True)
+        read = read_c(source, name=path.stem, defines=defines, matrix=matrix)
+        return source, read, _holding(nests_of(read.program), matrix, rename=True)
 
 
 def _nests_of_python(

@@ -17,10 +17,10 @@ from itertools import combinations
 
 from embeddb.core.errors import NestError
 from embeddb.nests.check import in_order
-from embeddb.nests.dependence.distances import Row, System
+from embeddb.nests.dependence.distances import System
 from embeddb.nests.nest import Nest, trips
 from embeddb.nests.nest_text import nest_from_text, nest_text
-from embeddb.nests.parts import Access, Affine, Array, Call, Expr, Loop, Read, Statement
+from embeddb.nests.parts import Access, Affine, Array, Call, Expr, Loop, Read, Statement, reads
 from indexer.frontends.scalars import computed_type, without_scalars
 from indexer.frontends.tree import (
     Block,
@@ -29,12 +29,8 @@ from indexer.frontends.tree import (
     Program,
     Step,
     accesses,
-    added,
+    at_turn,
     constant,
-    fixed,
-    fixed_loop,
-    reads,
-    scaled,
     with_fills,
 )
 
@@ -126,51 +122,37 @@ def meet_later(late: Site, early: Site, loop: int) -> bool:
     if late.access.array != early.access.array:
         return False
     unknowns = len(late.loops) + len(early.loops) - loop
-    first = _Side(late, loop, 0, unknowns)
-    then = _Side(early, loop, len(late.loops) - loop, unknowns)
-    least = [*first.bounds(), *then.bounds()]
-    least.append(_less(then.index(loop), first.index(loop), late.loops[loop].step))
+
+    def of_early(affine: Affine) -> Affine:
+        # Unknowns are the indices of the shared loops, of the others of `late`, and of `early`.
+        shared = (affine.coef(at) for at in range(loop))
+        apart = (0,) * (len(late.loops) - loop)
+        return Affine(affine.constant, (*shared, *apart, *affine.coefs[loop:]))
+
+    own, step = Affine.of_loop(loop), Affine(late.loops[loop].step)
+    least = [*_at_least_0(late.loops), *map(of_early, _at_least_0(early.loops))]
+    least.append(of_early(own - step) - own)
     equal = [
-        _less(first.row(one.affine), then.row(other.affine))
+        one.affine - of_early(other.affine)
         for one, other in zip(late.access.at, early.access.at, strict=True)
         if one.of is None and other.of is None
     ]
-    system = System.empty().joined(equal, least)
+    rows = (
+        [(*(affine.coef(at) for at in range(unknowns)), affine.constant) for affine in affines]
+        for affines in (equal, least)
+    )
+    system = System().joined(*rows)
     return system is not None and system.feasible(_MOST_ROWS)
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """The loops of one side as unknowns: the shared ones come first, at their own numbers; the
-    others are offset by `shift`."""
-
-    site: Site
-    shared: int
-    shift: int
-    unknowns: int
-
-    def row(self, affine: Affine) -> Row:
-        row = [0] * self.unknowns
-        for at, coef in enumerate(affine.coefs):
-            row[at if at < self.shared else at + self.shift] = coef
-        return (*row, affine.constant)
-
-    def index(self, loop: int) -> Row:
-        return self.row(Affine(0, (*(0 for _ in range(loop)), 1)))
-
-    def bounds(self) -> Iterator[Row]:
-        """`lower <= index` and `index <= upper - 1`, unless these are elements of arrays."""
-        for at, loop in enumerate(self.site.loops):
-            if loop.lower.of is None:
-                yield _less(self.index(at), self.row(loop.lower.affine))
-            if loop.upper.of is None:
-                yield _less(self.row(loop.upper.affine), self.index(at), 1)
-
-
-def _less(row: Row, other: Row, constant: int = 0) -> Row:
-    """One row less another, and less a constant."""
-    left = [a - b for a, b in zip(row, other, strict=True)]
-    return (*left[:-1], left[-1] - constant)
+def _at_least_0(loops: Sequence[Loop]) -> Iterator[Affine]:
+    """Each index less its lower bound, and its last value less the index, unless the bounds are
+    elements of arrays."""
+    for at, loop in enumerate(loops):
+        if loop.lower.of is None:
+            yield Affine.of_loop(at) - loop.lower.affine
+        if loop.upper.of is None:
+            yield loop.upper.affine - Affine.of_loop(at, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +218,7 @@ def nests_of(program: Program, left_out: Sequence[str] = ()) -> Extraction:
         written = {step.statement.target.array for step in chain.steps}
         alone = {a for a in program.local & written if touched[a] == 1}
         with _noted(notes, program.strict):
-            nests.append(_nest(chain, _within(program, earlier), name, alone))
+            nests.append(_nest(chain, program, name, earlier=earlier, alone=alone))
             lines += chain.lines
         earlier |= written
     if not nests:
@@ -250,7 +232,7 @@ def _running(nodes: Sequence[Node], notes: list[str]) -> tuple[Node, ...]:
     for node in nodes:
         if isinstance(node, Block):
             low, high = node.loop.lower, node.loop.upper
-            apart = added(high, scaled(low, -1)) if low.of is None and high.of is None else None
+            apart = high - low if low.of is None and high.of is None else None
             if apart is not None and not apart.loops and apart.affine.constant < 1:
                 notes.append(f"{_place_text(node.place)}: loop {node.name} never runs: left out")
                 continue
@@ -341,7 +323,7 @@ def _cut(block: Block, program: Program, notes: list[str], why: str) -> list[_Ch
         chains = [
             chain
             for node in block.inside
-            for chain in _chains_of(_at_turn(node, turn), program, own)
+            for chain in _chains_of(at_turn(node, turn), program, own)
         ]
         points = [_points(chain, program) for chain in chains]
         running = [chain for chain, times in zip(chains, points, strict=True) if times]
@@ -355,13 +337,6 @@ def _cut(block: Block, program: Program, notes: list[str], why: str) -> list[_Ch
     return running
 
 
-def _at_turn(node: Node, turn: int) -> Node:
-    if isinstance(node, Step):
-        return Step(fixed(node.statement, turn), node.place)
-    inside = tuple(_at_turn(one, turn) for one in node.inside)
-    return replace(node, loop=fixed_loop(node.loop, turn), inside=inside)
-
-
 def _points(chain: _Chain, program: Program) -> int:
     return math.prod(trips([b.loop for b in chain.blocks], program.arrays))
 
@@ -369,25 +344,20 @@ def _points(chain: _Chain, program: Program) -> int:
 # -- nests -----------------------------------------------------------------------------------------
 
 
-def _within(program: Program, earlier: set[int]) -> Program:
-    """The program for a nest after those that wrote the arrays `earlier`, which are no longer
-    zero."""
-    arrays = (
-        replace(array, fill="") if at in earlier and array.fill == "zero" else array
-        for at, array in enumerate(program.arrays)
-    )
-    return replace(program, arrays=tuple(arrays))
-
-
-def _nest(chain: _Chain, program: Program, name: str, alone: set[int]) -> Nest:
+def _nest(
+    chain: _Chain, program: Program, name: str, *, earlier: set[int], alone: set[int]
+) -> Nest:
+    """The nest after those that wrote the arrays `earlier`, which are no longer zero; `alone` are
+    read by no other."""
     statements = tuple(step.statement for step in chain.steps)
-    arrays = tuple(
-        replace(array, fill=array.fill or _fill(at, statements), transient=at in alone)
-        for at, array in enumerate(program.arrays)
-    )
+    arrays = []
+    for at, array in enumerate(program.arrays):
+        own = "" if at in earlier and array.fill == "zero" else array.fill
+        fill = own or _fill(at, statements)
+        arrays.append(replace(array, fill=fill, transient=at in alone))
     nest = Nest(
         tuple(b.loop for b in chain.blocks),
-        arrays,
+        tuple(arrays),
         statements,
         name=name,
         group=program.name,

@@ -25,8 +25,18 @@ from embeddb.nests.parts import (
     LoopIndex,
     Read,
     Statement,
+    mapped,
+    reads,
 )
-from indexer.frontends.tree import Block, Node, Program, Step, accesses, mapped, reads, walk
+from indexer.frontends.tree import (
+    Block,
+    Node,
+    Program,
+    Step,
+    accesses,
+    walk,
+    with_statements,
+)
 
 #: Most operators and operands of a substituted expression.
 _LARGEST = 400
@@ -63,13 +73,18 @@ def without_scalars(program: Program) -> Program:
             loop_range([b.loop for b in around], program.arrays, at) for at in range(len(around))
         ]
         homes[scalar] = tuple(
-            Index(Affine(-low, (*[0] * at, 1))) for at, (low, _) in enumerate(ranges)
+            Index(Affine.of_loop(at, -low)) for at, (low, _) in enumerate(ranges)
         ) or (Index(),)
         shape = tuple(max(1, high - low + 1) for low, high in ranges) or (1,)
         arrays[scalar] = replace(arrays[scalar], shape=shape)
     unused = Array("f32", (1,), "zero")
     arrays_stored = tuple(a if a.shape else replace(unused, dtype=a.dtype) for a in arrays)
-    return replace(program, arrays=arrays_stored, body=_placed(program.body, homes))
+
+    def place(access: Access) -> Access:
+        return access if access.at else Access(access.array, homes[access.array])
+
+    body = with_statements(program.body, lambda statement: statement.mapped(place))
+    return replace(program, arrays=arrays_stored, body=body)
 
 
 def _uses(program: Program) -> dict[int, list[_Use]]:
@@ -90,27 +105,6 @@ def _around(uses: Sequence[_Use]) -> tuple[Block, ...]:
         shared = shared[: same.index(False) if False in same else len(same)]
     first = uses[0]
     return tuple(shared) if first.sets and len(first.path) == len(shared) else ()
-
-
-def _placed(nodes: tuple[Node, ...], homes: Mapping[int, tuple[Index, ...]]) -> tuple[Node, ...]:
-    def place(access: Access) -> Access:
-        return access if access.at else Access(access.array, homes[access.array])
-
-    def leaf(expression: Expr) -> Expr:
-        return Read(place(expression.access)) if isinstance(expression, Read) else expression
-
-    placed: list[Node] = []
-    for node in nodes:
-        if isinstance(node, Block):
-            placed.append(replace(node, inside=_placed(node.inside, homes)))
-            continue
-        statement = node.statement
-        where = None if statement.where is None else mapped(statement.where, leaf)
-        one = Statement(
-            place(statement.target), statement.combine, mapped(statement.value, leaf), where
-        )
-        placed.append(Step(one, node.place))
-    return tuple(placed)
 
 
 # -- put in where they are read --------------------------------------------------------------------
@@ -174,7 +168,7 @@ def _put_in(run: Sequence[Step], own: frozenset[int], arrays: Sequence[Array]) -
     for step in run:
         statement = step.statement
         value = mapped(statement.value, leaf)
-        where = None if statement.where is None else mapped(statement.where, leaf)
+        where = statement.where and mapped(statement.where, leaf)
         target = statement.target.array
         if target in own:
             if statement.reduction or where is not None:
@@ -280,6 +274,11 @@ def opposite(value: Expr) -> Expr:
 def all_true(one: Expr, other: Expr) -> Expr:
     """1 where both values are not 0, else 0."""
     return Call("*", (truth(one), truth(other)))
+
+
+def masked(mask: Expr | None, condition: Expr) -> Expr:
+    """A condition under the mask around it."""
+    return truth(condition) if mask is None else Call("*", (mask, truth(condition)))
 
 
 def any_true(one: Expr, other: Expr) -> Expr:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 
 from embeddb.core.errors import NestError
 from embeddb.nests.nest import Nest
@@ -67,6 +66,30 @@ class Program:
     strict: bool = True
 
 
+@dataclass
+class Registry:
+    """The arrays of a whole program while it is read, those that are not results (`local`), and
+    notes on omitted parts."""
+
+    arrays: list[Array] = field(default_factory=list)
+    array_names: list[str] = field(default_factory=list)
+    local: set[int] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, name: str, array: Array, *, local: bool) -> int:
+        """Add an array; its name gets its number behind where another has it."""
+        number = len(self.arrays)
+        self.array_names.append(f"{name}_{number}" if name in self.array_names else name)
+        self.arrays.append(array)
+        if local:
+            self.local.add(number)
+        return number
+
+    def program(self, name: str, body: Sequence[Node], *, strict: bool = True) -> Program:
+        arrays, array_names = tuple(self.arrays), tuple(self.array_names)
+        return Program(name, arrays, array_names, tuple(body), frozenset(self.local), strict)
+
+
 @dataclass(frozen=True, slots=True)
 class Extraction:
     """The nests of a program, and one line for each part that was left out or cut off. `lines` are
@@ -89,6 +112,18 @@ def walk(
             yield from walk(node.inside, (*path, node))
 
 
+def with_statements(
+    nodes: Sequence[Node], change: Callable[[Statement], Statement]
+) -> tuple[Node, ...]:
+    """The nodes with every statement changed."""
+    return tuple(
+        Step(change(node.statement), node.place)
+        if isinstance(node, Step)
+        else replace(node, inside=with_statements(node.inside, change))
+        for node in nodes
+    )
+
+
 def accesses(node: Node) -> Iterator[tuple[Access, bool]]:
     """Accesses of a statement, or of the bounds of a loop; True: it writes. Reads of a statement
     come before its write; a reduction's target is a write."""
@@ -96,19 +131,7 @@ def accesses(node: Node) -> Iterator[tuple[Access, bool]]:
         yield from ((access, False) for access in node.statement.reads())
         yield node.statement.target, True
         return
-    for bound in (node.loop.lower, node.loop.upper):
-        if bound.of is not None:
-            yield from ((access, False) for access in (*bound.of.inner(), bound.of))
-
-
-def reads(expression: Expr | None) -> Iterator[Access]:
-    """Every access in an expression, those inside of indices too."""
-    if isinstance(expression, Read):
-        yield from expression.access.inner()
-        yield expression.access
-    elif isinstance(expression, Call):
-        for argument in expression.args:
-            yield from reads(argument)
+    yield from ((access, False) for bound in node.loop.bounds for access in bound.reads())
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +166,12 @@ class Scope:
     def inner(self) -> Scope:
         return replace(self, names=self.names.new_child(), types=self.types.new_child())
 
+    def within(self, name: str, loop: Loop, index: Index) -> Scope:
+        """The scope in the body of a loop."""
+        inner = replace(self.inner(), loops=(*self.loops, loop))
+        inner.names[name] = index
+        return inner
+
     def home(self, name: str) -> Scope:
         """The scope in which a name is declared."""
         depth = next(at for at, one in enumerate(self.names.maps) if name in one)
@@ -158,6 +187,17 @@ class Scope:
             raise NestError(f"{name} {meaning.why}")
         return meaning
 
+    def index(self, name: str) -> Index:
+        """The index that a name stands for. Raises: NestError for another meaning."""
+        meaning = self.of(name)
+        if isinstance(meaning, Index):
+            return meaning
+        if isinstance(meaning, Const) and isinstance(meaning.value, int):
+            return whole(meaning.value)
+        if isinstance(meaning, StoredArray) and not self.arrays[meaning.array].shape:
+            raise NestError(f"{name} is computed: a subscript or bound is not affine")
+        raise NestError(f"{name} is no whole number: a subscript or bound is not affine")
+
 
 #: Exponents and results of powers: a file may write any.
 _MOST_TIMES, _LARGEST_POWER = 64, 1 << 62
@@ -172,37 +212,20 @@ def constant(index: Index) -> int | None:
     return index.affine.constant if index.of is None and not index.affine.coefs else None
 
 
-def added(one: Index, other: Index) -> Index:
-    """Sum of two indices. Raises: NestError if both contain elements of arrays."""
-    if one.of is not None and other.of is not None:
-        raise NestError("an index is the sum of two elements of arrays: at most one is supported")
-    coefs = zip_longest(one.affine.coefs, other.affine.coefs, fillvalue=0)
-    affine = Affine(one.affine.constant + other.affine.constant, tuple(a + b for a, b in coefs))
-    return Index(affine, one.of or other.of)
-
-
-def scaled(index: Index, by: int) -> Index:
-    """Multiple of an index. Raises: NestError for a multiple of an element of an array."""
-    if index.of is not None and by != 1:
-        raise NestError("an index is a multiple of an element of an array")
-    affine = index.affine
-    return Index(Affine(affine.constant * by, tuple(c * by for c in affine.coefs)), index.of)
-
-
 def index_pair(op: str, left: Index, right: Index) -> Index:
     """A sum, a difference, a multiple, or a quotient of two numbers.
 
     Raises: NestError if it is not affine.
     """
     if op == "+":
-        return added(left, right)
+        return left + right
     if op == "-":
-        return added(left, scaled(right, -1))
+        return left - right
     a, b = constant(left), constant(right)
     if op == "*" and a is not None:
-        return scaled(right, a)
+        return right * a
     if op == "*" and b is not None:
-        return scaled(left, b)
+        return left * b
     if op == "/" and a is not None and b:
         return whole(divided(a, b))
     raise NestError(f"a subscript or bound is not affine: {op} of two that vary")
@@ -253,73 +276,47 @@ def counted(start: Index, within: str, end: Index, step: int, depth: int) -> tup
 
     Raises: NestError if it would not end.
     """
-    own = Index(Affine(0, (*[0] * depth, 1)))
+    own = Index(Affine.of_loop(depth))
     if step > 0 and within in ("<", "<="):
-        return Loop(start, added(end, whole(within == "<=")), step), own
+        return Loop(start, end + (within == "<="), step), own
     if step < 0 and within in (">", ">="):
-        turns = added(added(start, scaled(end, -1)), whole(within == ">="))
-        return Loop(whole(0), turns, -step), added(start, scaled(own, -1))
+        turns = start - end + (within == ">=")
+        return Loop(whole(0), turns, -step), start - own
     raise NestError(f"a loop steps by {step} while its index {within} its end")
 
 
 def ending_at_last(loop: Loop) -> Loop:
     """The loop with the same iterations that ends right behind the last, where bounds are a number
     apart, so that the range of its index is exact (`0:64:32` never is above 32)."""
-    low, high = loop.lower, loop.upper
+    low, high = loop.bounds
     apart = high.affine.constant - low.affine.constant
-    alike = low.affine.coefs == high.affine.coefs and low.of is None and high.of is None
+    alike = low.affine.coefs == high.affine.coefs and not loop.of_data
     if loop.step < 2 or not alike or apart < 1:
         return loop
     last = (apart - 1) // loop.step * loop.step
-    return Loop(low, added(low, whole(last + 1)), loop.step)
+    return Loop(low, low + (last + 1), loop.step)
 
 
-def mapped_index(index: Index, change: Callable[[Index], Index]) -> Index:
-    """`change` applied to an index, after the indices inside of it."""
-    inner = index.of
-    return change(index if inner is None else Index(index.affine, mapped_access(inner, change)))
+def at_turn(node: Node, value: int) -> Node:
+    """A node for one value of the outermost loop around it, which is removed."""
 
+    def index(one: Index) -> Index:
+        affine = one.affine
+        return Index(Affine(affine.constant + affine.coef(0) * value, affine.coefs[1:]), one.of)
 
-def mapped_access(access: Access, change: Callable[[Index], Index]) -> Access:
-    return Access(access.array, tuple(mapped_index(i, change) for i in access.at))
+    def access(one: Access) -> Access:
+        return Access(one.array, tuple(map(index, one.at)))
 
+    def leaf(one: Expr) -> Expr:
+        if isinstance(one, LoopIndex):
+            return Const(value) if not one.loop else LoopIndex(one.loop - 1)
+        return one
 
-def mapped(expression: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
-    """An expression with its leaves (all but calls) changed."""
-    if isinstance(expression, Call):
-        return Call(expression.op, tuple(mapped(a, leaf) for a in expression.args))
-    return leaf(expression)
-
-
-def fixed(statement: Statement, value: int) -> Statement:
-    """A statement for one value of the outermost loop, which is removed."""
-
-    def leaf(expression: Expr) -> Expr:
-        if isinstance(expression, LoopIndex):
-            return Const(value) if not expression.loop else LoopIndex(expression.loop - 1)
-        if isinstance(expression, Read):
-            return Read(mapped_access(expression.access, lambda i: _fixed(i, value)))
-        return expression
-
-    return replace(
-        statement,
-        target=mapped_access(statement.target, lambda i: _fixed(i, value)),
-        value=mapped(statement.value, leaf),
-        where=None if statement.where is None else mapped(statement.where, leaf),
-    )
-
-
-def fixed_loop(loop: Loop, value: int) -> Loop:
-    """A loop for one value of the outermost loop around it, which is removed."""
-    lower, upper = (
-        mapped_index(bound, lambda i: _fixed(i, value)) for bound in (loop.lower, loop.upper)
-    )
-    return Loop(lower, upper, loop.step)
-
-
-def _fixed(index: Index, value: int) -> Index:
-    affine = index.affine
-    return Index(Affine(affine.constant + affine.coef(0) * value, affine.coefs[1:]), index.of)
+    if isinstance(node, Step):
+        return Step(node.statement.mapped(access, leaf), node.place)
+    lower, upper = (index(bound.mapped(access)) for bound in node.loop.bounds)
+    inside = tuple(at_turn(one, value) for one in node.inside)
+    return replace(node, loop=Loop(lower, upper, node.loop.step), inside=inside)
 
 
 #: Unevenness of undescribed rows: that of random ones.
@@ -333,10 +330,11 @@ def with_fills(program: Program) -> tuple[Program, list[str]]:
 
     Raises: NestError if a fill is needed and cannot be inferred.
     """
+    of_rows = list(_of_rows(program))
+    rows = {source for source, _ in of_rows}
     most: dict[int, int] = {}
-    for source, size in (*_of_rows(program), *_of_subscripts(program)):
+    for source, size in (*of_rows, *_of_subscripts(program)):
         most[source] = min(size, most.get(source, size))
-    rows = {source for source, _ in _of_rows(program)}
     arrays, notes = list(program.arrays), list[str]()
     for at in sorted(_sources(program)):
         array, name = arrays[at], program.array_names[at]
@@ -356,10 +354,8 @@ def _sources(program: Program) -> set[int]:
     arrays: set[int] = set()
     for _, node in walk(program.body):
         for access, _ in accesses(node):
-            arrays |= {inner.array for inner in access.inner()}
-        if isinstance(node, Block):
-            bounds = (node.loop.lower, node.loop.upper)
-            arrays |= {bound.of.array for bound in bounds if bound.of is not None}
+            sources = [access] if isinstance(node, Block) else access.inner()
+            arrays |= {source.array for source in sources}
     return arrays
 
 
@@ -371,24 +367,20 @@ def _of_rows(program: Program) -> Iterator[tuple[int, int]]:
         low, high = node.loop.lower.of, node.loop.upper.of
         if low is None or high is None or low.array != high.array:
             continue
-        for _, inside in walk(node.inside):
-            for access, _ in accesses(inside):
-                shape = program.arrays[access.array].shape
-                for index, extent in zip(access.at, shape, strict=True):
-                    if index.of is None and index.affine.loops == (len(path),):
-                        yield low.array, extent - index.affine.constant
+        for index, extent in _subscripts(program, node.inside):
+            if index.of is None and index.affine.loops == (len(path),):
+                yield low.array, extent - index.affine.constant
 
 
 def _of_subscripts(program: Program) -> Iterator[tuple[int, int]]:
     """Pairs (array with an index as element, elements that may be indexed)."""
-    for _, node in walk(program.body):
+    for index, extent in _subscripts(program, program.body):
+        if index.of is not None and not index.affine.coefs:
+            yield index.of.array, extent - index.affine.constant
+
+
+def _subscripts(program: Program, nodes: Sequence[Node]) -> Iterator[tuple[Index, int]]:
+    """Indices of accesses, each with the extent of its dimension."""
+    for _, node in walk(nodes):
         for access, _ in accesses(node):
-            for inner, index, extent in _indexed(access, program):
-                if not index.affine.coefs:
-                    yield inner, extent - index.affine.constant
-
-
-def _indexed(access: Access, program: Program) -> Iterator[tuple[int, Index, int]]:
-    for index, extent in zip(access.at, program.arrays[access.array].shape, strict=True):
-        if index.of is not None:
-            yield index.of.array, index, extent
+            yield from zip(access.at, program.arrays[access.array].shape, strict=True)

@@ -4,7 +4,9 @@ Morpheus-Oracle's."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from embeddb.core.config import Config, Op, Value
 from embeddb.core.errors import ReaderError
@@ -34,24 +36,14 @@ def matrix_features(path: Path) -> dict[tuple[str, str], MatrixRef]:
     group, name, m, n, nnz = table.need(("group", "name", "rows", "cols", "nnz"), _WHAT)
     words = [c for c in ("kind", "posdef", "2d3d") if c in table.at]
     numbers = [(c, i) for c, i in table.at.items() if c not in (*words, "group", "name", "id")]
-    matrices: dict[tuple[str, str], MatrixRef] = {}
-    for line, row in table.rows():
-        if isinstance(row, Reject):
-            raise ReaderError(row.reason, where=str(path), line=line)
-        try:
-            features = {c: number(row[i]) for c, i in numbers if row[i]}
-            matrices[row[group], row[name]] = MatrixRef(
-                row[name],
-                count(row[m]),
-                count(row[n]),
-                count(row[nnz]),
-                row[group],
-                features,
-                {c: row[table.at[c]] for c in words},
-            )
-        except ReaderError as error:
-            raise ReaderError(error.reason, where=str(path), line=line) from None
-    return matrices
+
+    def matrix(row: list[str], line: int) -> MatrixRef:
+        features = {c: number(row[i]) for c, i in numbers if row[i]}
+        rows, cols, entries = (count(row[size]) for size in (m, n, nnz))
+        about: dict[str, Any] = {c: row[table.at[c]] for c in words}
+        return MatrixRef(row[name], rows, cols, entries, row[group], features, about)
+
+    return {(one.group, one.name): one for one in table.sound(matrix)}
 
 
 def by_name(matrices: Mapping[tuple[str, str], MatrixRef]) -> dict[str, MatrixRef]:
@@ -103,23 +95,16 @@ class GinkgoReader:
         op = options.ran or Op("spmv", 1, "f64")
         sizes_by_name = matrix_features(options.features) if options.features else {}
         costs = _conversions(path)
-        configs: dict[str, Config] = {}
-        matrices: dict[tuple[str, ...], MatrixRef] = {}
+        matrix_of, config_of = cache(partial(_matrix, sizes_by_name)), cache(_config)
         device, group, name, rows, cols, nnz, form, time, err, done = places
         backend = table.at.get("executor")
         facts: dict[str, dict[str, str]] = {}
 
         def run(row: list[str], line: int) -> RunRow:
-            key = (row[group], row[name], row[rows], row[cols], row[nnz])
-            matrix = matrices.get(key)
-            if matrix is None:
-                matrix = matrices[key] = _matrix(key, sizes_by_name)
-            config = configs.get(row[form])
-            if config is None:
-                config = configs[row[form]] = _config(row[form])
-            instance = row[device]
-            cost = costs.get((instance, *key[:2], config["format"])) if costs else None
-            measurement = _measured(row[time], row[err], row[done], cost)
+            matrix = matrix_of(row[group], row[name], row[rows], row[cols], row[nnz])
+            instance, config = row[device], config_of(row[form])
+            step = (instance, row[group], row[name], config["format"]) if costs else ()
+            measurement = _measured(row[time], row[err], row[done], costs.get(step))
             if instance not in facts:
                 backend_name = row[backend] if backend is not None else ""
                 facts[instance] = {"backend": backend_name} if backend_name else {}
@@ -154,12 +139,16 @@ def _named(name: str) -> str:
     return name
 
 
-def _matrix(key: tuple[str, ...], sizes_by_name: Mapping[tuple[str, str], MatrixRef]) -> MatrixRef:
-    group, name, m, n, nnz = key
+def _matrix(
+    sizes_by_name: Mapping[tuple[str, str], MatrixRef],
+    group: str,
+    name: str,
+    m: str,
+    n: str,
+    nnz: str,
+) -> MatrixRef:
     matrix = sizes_by_name.get((group, name))
-    if matrix is not None:
-        return matrix
-    return MatrixRef(_named(name), count(m), count(n), count(nnz), group)
+    return matrix or MatrixRef(_named(name), count(m), count(n), count(nnz), group)
 
 
 def _conversions(path: Path) -> dict[tuple[Value, ...], float]:
@@ -172,14 +161,13 @@ def _conversions(path: Path) -> dict[tuple[Value, ...], float]:
     columns = ("device", "group", "name", "conversion", "time_s")
     device, group, matrix, step, time = table.need(columns, "ginkgo conversions")
     cost_s: dict[tuple[Value, ...], float] = {}
-    for line, row in table.rows():
-        if isinstance(row, Reject):
-            raise ReaderError(row.reason, where=str(file), line=line)
+
+    def add(row: list[str], line: int) -> None:
         if row[time] and row[step].startswith("csr-"):
-            try:
-                cost_s[row[device], row[group], row[matrix], row[step][4:]] = number(row[time])
-            except ReaderError as error:
-                raise ReaderError(error.reason, where=str(file), line=line) from None
+            cost_s[row[device], row[group], row[matrix], row[step][4:]] = number(row[time])
+
+    for _ in table.sound(add):
+        pass
     return cost_s
 
 
@@ -223,12 +211,10 @@ class MorpheusReader:
         machine, _, backend = label.rpartition("-")
         facts = {"backend": backend} if machine and backend in _BACKENDS else {}
         matrices_by_name = by_name(matrix_features(options.features)) if options.features else {}
-        matrices: dict[str, MatrixRef] = {}
+        matrix_of = cache(lambda name: matrices_by_name.get(name) or MatrixRef(_named(name)))
 
         def run(row: list[str], line: int) -> RunRow:
-            name = row[matrix]
-            if name not in matrices:
-                matrices[name] = matrices_by_name.get(name) or MatrixRef(_named(name))
+            ref = matrix_of(row[matrix])
             at = integer(row[form])
             if not 0 <= at < len(_CONFIGS):
                 raise ReaderError(f"no format {at}: they are 0 to {len(_CONFIGS) - 1}")
@@ -237,7 +223,7 @@ class MorpheusReader:
             else:
                 measured = Measurement("ok", (seconds(row[time]),), "imported")
             instance = options.instance or label
-            return RunRow(matrices[name], op, _CONFIGS[at], measured, line, instance, facts=facts)
+            return RunRow(ref, op, _CONFIGS[at], measured, line, instance, facts=facts)
 
         yield from table.runs(run)
 

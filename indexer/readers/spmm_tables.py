@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 from embeddb.core.config import Config, Op
@@ -70,12 +71,10 @@ class LcmReader:
             raise wrong_file(path, self.name, f"no column {names[0]!r}")
         analysis = table.at.get("SpMM DDT Analysis")
         references = _lcm_references(table, time)
-        matrices: dict[tuple[str, ...], MatrixRef] = {}
+        matrix = cache(_lcm_matrix)
 
         def run(row: list[str], line: int) -> RunRow:
-            key = tuple(row[i] for i in matrix_at)
-            if key not in matrices:
-                matrices[key] = _lcm_matrix(key)
+            ref = matrix(*(row[i] for i in matrix_at))
             values = [integer(row[i]) for i in config_at]
             config = Config(dict(zip(params, values, strict=True)))
             measurement = Measurement(
@@ -86,7 +85,7 @@ class LcmReader:
                 context={name: seconds(row[i]) for name, i in references.items() if row[i]},
             )
             op = options.ran or _lcm_op(table, row, spmm=spmm)
-            return RunRow(matrices[key], op, config, measurement, line, options.instance)
+            return RunRow(ref, op, config, measurement, line, options.instance)
 
         yield from table.runs(run)
 
@@ -109,12 +108,11 @@ def _lcm_references(table: Table, time: int) -> dict[str, int]:
     }
 
 
-def _lcm_matrix(key: tuple[str, ...]) -> MatrixRef:
-    name = PurePosixPath(key[0]).name.removesuffix(".mtx")
+def _lcm_matrix(path: str, rows: str, cols: str, nnz: str) -> MatrixRef:
+    name = PurePosixPath(path).name.removesuffix(".mtx")
     if not name:
         raise ReaderError("no matrix name")
-    m, n, nnz = map(count, key[1:])
-    return MatrixRef(name, m, n, nnz, name)
+    return MatrixRef(name, count(rows), count(cols), count(nnz), name)
 
 
 _RA_COLUMNS = ("dataset", "M", "K", "nnz", "N", "kernel", "ms_warm", "correct", "tolerance")

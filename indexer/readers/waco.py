@@ -75,7 +75,9 @@ class WacoReader:
             yield from self._file(file, options, str(file.relative_to(path)))
 
     def _file(self, path: Path, options: ReadOptions, where: str) -> Iterator[RunRow | Reject]:
-        op = options.ran or _op_of(path) or need_op(options, path)
+        folders = map(str.lower, reversed(path.absolute().parts[:-1]))
+        op = options.ran or next(filter(None, map(_OPS.get, folders)), None)
+        op = op or need_op(options, path)
         name = options.matrix or path.stem
         matrix = MatrixRef(name, group=re.sub(r"_\d+x\d+_\d+$", "", name))
         bad: dict[int, Reject] = {}
@@ -99,13 +101,6 @@ class WacoReader:
 
 def _collected(folder: Path) -> list[Path]:
     return [f for f in files_below(folder, ".txt") if f.parent.name == "CollectedData"]
-
-
-def _op_of(path: Path) -> Op | None:
-    for part in reversed(path.absolute().parts[:-1]):
-        if part.lower() in _OPS:
-            return _OPS[part.lower()]
-    return None
 
 
 def _parsed(text: str, kernel: str) -> tuple[dict[str, Any], float]:

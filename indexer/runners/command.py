@@ -7,10 +7,11 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
@@ -108,7 +109,7 @@ class CommandRunner:
         platform, spec = self._ready()
         space = space_of(platform, op, pattern)
         need = most_bytes(pattern)
-        job = _Job(platform, spec, op, options)
+        job = _Job(platform, spec, pattern, op, options)
         with scratch_folder() as folder:
             fits = need <= options.limit_bytes
             file = write_subject(pattern, folder, spec, op, options.seed) if fits else None
@@ -120,9 +121,7 @@ class CommandRunner:
                     reason = f"the {op.kind} file may need {need} bytes of {options.limit_bytes}"
                     yield config, _failed("oom", reason, job.source)
                 else:
-                    with _at_point(platform, pattern, config):
-                        measured = job.measure(space.numeric(config), file)
-                    yield config, measured
+                    yield config, job.measure(config, space.numeric(config), file)
 
     def _ready(self) -> tuple[Platform, CommandSpec]:
         reason = self.available()
@@ -138,6 +137,7 @@ class _Job:
 
     platform: Platform
     spec: CommandSpec
+    subject: Workload
     op: Op
     options: RunOptions
 
@@ -145,29 +145,17 @@ class _Job:
     def source(self) -> str:
         return "simulator" if self.platform.simulated else "hardware"
 
-    def measure(self, values: Mapping[str, Any], matrix: Path) -> Measurement:
+    def measure(self, config: Config, values: Mapping[str, Any], matrix: Path) -> Measurement:
         """One measurement, tried again after a crash or a timeout if the platform allows it."""
         started = time.monotonic()
         output = matrix.with_name("output")
         argv = self._argv(values, matrix, output)
-        tries = 0
-        outcome = Measurement("crash")
-        while tries <= self.spec.retries:
-            tries += 1
-            outcome = self._try(argv, output)
-            if outcome.status not in ("crash", "timeout"):
-                break
-        context: dict[str, float | str] = {
-            "tries": tries,
-            "wall_s": round(time.monotonic() - started, 6),
-        }
-        return Measurement(
-            outcome.status,
-            outcome.times_s,
-            self.source,
-            when=time.time(),
-            error=outcome.error,
-            context=context,
+        outcome, tries = self._try(config, argv, output), 1
+        while outcome.status in ("crash", "timeout") and tries <= self.spec.retries:
+            outcome, tries = self._try(config, argv, output), tries + 1
+        context = {"tries": tries, "wall_s": round(time.monotonic() - started, 6)}
+        return msgspec.structs.replace(
+            outcome, source=self.source, when=time.time(), context=context
         )
 
     def _argv(self, values: Mapping[str, Any], matrix: Path, output: Path) -> list[str]:
@@ -184,7 +172,7 @@ class _Job:
         first, *rest = (argument.expand(values_by_name) for argument in self.spec.run)
         return [program_path(first, _folder(self.platform)) or first, *rest]
 
-    def _try(self, argv: Sequence[str], output: Path) -> Measurement:
+    def _try(self, config: Config, argv: Sequence[str], output: Path) -> Measurement:
         """Run the program as often as needed; the time limit holds for all of it together.
 
         Raises: RunnerUnavailable if it failed for lack of a resource of this machine.
@@ -202,12 +190,34 @@ class _Job:
                 except ValueError as error:
                     status, reason = "crash", f"{error}, exit status {ended.code}"
             if status == "crash":
-                _refuse_machine(ended, argv[0])
+                self._refuse_machine(ended, argv[0], config)
             if status == "crash" or self.spec.time.stream == "output":
                 refuse_full(output.parent)  # or it was cut short, and may read as another number
             if status != "ok":
                 return Measurement(status, error=_line(reason, ended))
         return Measurement("ok", tuple(times))
+
+    def _refuse_machine(self, ended: Ended, program: str, config: Config) -> None:
+        """Raises: RunnerUnavailable if a program did not crash, but was killed or found no space;
+        ProgramKilled, which names the point, if the reason may be its own use of memory."""
+        signal = "" if ended.problem else killed_by(ended.code)
+        reason = (
+            f"was ended by {signal}" if signal else full_line(ended.stderr.decode(errors="replace"))
+        )
+        if not reason:
+            return
+        hint = f"look at the memory and space that are left, {AGAIN}"
+        message = one_line(f"{program}: {reason}")[:_MAX_ERROR]
+        if signal not in LIMITS:
+            raise RunnerUnavailable(message, hint=hint)
+        limit = self.spec.max_memory_mib
+        bound = f"command.max_memory_mib is {limit}" if limit else "set command.max_memory_mib"
+        raise ProgramKilled(
+            f"{message}, on {one_line(self.subject.name)} with {one_line(str(config))}",
+            signal=signal,
+            hint=f"if it needs too much memory, {bound} in {self.platform.file}, by which a "
+            f"program fails of itself; else {hint}",
+        )
 
     def _status(self, ended: Ended) -> tuple[str, str]:
         if ended.problem == "timeout":
@@ -243,36 +253,6 @@ class _Job:
         if len(raw) > limit:
             raise ValueError(f"wrote more than {limit} bytes to {{output}}")
         return raw.decode(errors="replace")
-
-
-def _refuse_machine(ended: Ended, program: str) -> None:
-    """Raises: RunnerUnavailable if a program did not crash, but was killed or found no space."""
-    signal = "" if ended.problem else killed_by(ended.code)
-    reason = (
-        f"was ended by {signal}" if signal else full_line(ended.stderr.decode(errors="replace"))
-    )
-    if reason:
-        hint = f"look at the memory and space that are left, {AGAIN}"
-        message = one_line(f"{program}: {reason}")[:_MAX_ERROR]
-        if signal in LIMITS:
-            raise ProgramKilled(message, signal=signal, hint=hint)
-        raise RunnerUnavailable(message, hint=hint)
-
-
-@contextmanager
-def _at_point(platform: Platform, subject: Workload, config: Config) -> Iterator[None]:
-    """Name the point at which a program is killed."""
-    try:
-        yield
-    except ProgramKilled as error:
-        limit = platform.command.max_memory_mib if platform.command else 0
-        bound = f"command.max_memory_mib is {limit}" if limit else "set command.max_memory_mib"
-        raise ProgramKilled(
-            f"{error}, on {one_line(subject.name)} with {one_line(str(config))}",
-            signal=error.signal,
-            hint=f"if it needs too much memory, {bound} in {platform.file}, by which a program "
-            f"fails of itself; else {error.hint}",
-        ) from None
 
 
 def _remove(output: Path) -> None:

@@ -6,8 +6,9 @@ import os
 import time
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, SpaceError, UsageError
@@ -15,17 +16,16 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels import codegen as cpu_codegen
-from embeddb.kernels.build import instance_of
 from embeddb.kernels.forms import PADDING
 from indexer.runners.base import RunOptions
 from indexer.runners.baselines import baselines
 from indexer.runners.cpu_kernels import probe as cpu_probe
-from indexer.runners.harness.matrix_runner import MatrixRunner, too_large
+from indexer.runners.harness.matrix_runner import MatrixRunner, Reply, measurement_of
+from indexer.runners.harness.worker_process import THREADS_ENV
 
 if TYPE_CHECKING:
     from embeddb.kernels.bodies import Variant
     from embeddb.kernels.codegen import Launch
-    from embeddb.platforms.platform import Platform
 
 _WORKER = "indexer.runners.cpu_kernels.worker"
 _PROBE_TIMEOUT_S = 60.0
@@ -41,69 +41,47 @@ class CpuRunner(MatrixRunner):
     name = "cpu"
 
     def __init__(self) -> None:
-        env = {
-            "OMP_WAIT_POLICY": "passive",
-            "OMP_NUM_THREADS": str(cpu_build.threads_used(0)),
-            "OMP_DYNAMIC": "false",
-            "OMP_PROC_BIND": "false",
-            "OPENBLAS_NUM_THREADS": "1",
-        }
-        super().__init__(_WORKER, env)
+        threads = str(cpu_build.threads_used(0))
+        super().__init__(_WORKER, {**THREADS_ENV, "OMP_NUM_THREADS": threads})
         self._built: dict[Variant | None, cpu_build.Built] = {}
-        self._probing: cpu_build.Built | None = None
-        self._facts: dict[str, dict[str, str]] = {}
 
     def available(self) -> str | None:
         return None if cpu_build.compiler() else cpu_build.no_compiler()
 
-    def platform(self, *, threads: int = 0) -> Platform:
-        """Platform `cpu`; the instance is 8 hex digits of the identity's digest. The environment
-        also has facts beside the identity: those that can be read, and those measured before.
-        Nothing is measured here.
+    def _identity(self, threads: int) -> dict[str, str]:
+        """Facts that name an instance. Another key here makes every machine a new one."""
+        self.require_available()
+        compiler = cpu_build.compiler()
+        assert compiler is not None
+        return {
+            "cpu": cpu_build.cpu_model(),
+            "compiler": compiler[1],
+            "flags": " ".join(cpu_build.flags()),
+            "kernels": str(cpu_codegen.GENERATION),
+            "threads": str(cpu_build.threads_used(threads)),
+            "wait_policy": "passive",
+            "proc_bind": "false",
+        }
 
-        Raises: RunnerUnavailable without a compiler.
-        """
-        from embeddb.platforms.platform import load_platform
+    def _still(self) -> dict[str, str]:
+        """Vector width, processors and caches."""
+        return {"vector_bytes": str(cpu_build.vector_bytes()), **cpu_probe.static_facts()}
 
-        identity = self._identity(threads)
-        instance = instance_of(identity)
-        facts = {**self._still(), **(self._facts.get(instance) or cpu_probe.stored(identity))}
-        return load_platform("cpu").at(instance, {**facts, **identity})
-
-    def facts(self, *, threads: int = 0) -> dict[str, str]:
-        """Facts of this machine by name, all as texts: vector width, processors, caches, and the
-        results of a probe of a second or two, measured once. Without the latter if the probe fails.
-
-        Raises: RunnerUnavailable without a compiler.
-        """
-        here = self.platform(threads=threads)
-        if here.instance not in self._facts:
-            identity = self._identity(threads)
-            facts = cpu_probe.stored(identity)
-            if not facts and (figures := self._probe(threads, short=False)):
-                facts = cpu_probe.store(identity, figures)
-            self._facts[here.instance] = facts
-        return {**self._still(), **self._facts[here.instance]}
+    def _probe_version(self) -> str:
+        return cpu_probe.source(cpu_build.vector_bytes())
 
     def _probe(self, threads: int, *, short: bool) -> dict[str, float]:
-        if self.available() is not None:
+        built = cpu_build.build(self._probe_version())
+        if built.error:
             return {}
-        if self._probing is None or not self._probing.path.exists():
-            self._probing = cpu_build.build(cpu_probe.source(cpu_build.vector_bytes()))
-        if self._probing.error:
-            return {}
-        library = str(self._probing.path)
         request = {
             "do": "probe",
-            "library": library,
+            "library": str(built.path),
             "threads": cpu_build.threads_used(threads),
             "short": short,
         }
-        reply = self._session.request(request, timeout_s=_PROBE_TIMEOUT_S)
+        reply = self.session.request(request, timeout_s=_PROBE_TIMEOUT_S)
         return dict(reply.get("figures", {}))
-
-    def _still(self) -> dict[str, str]:
-        return {"vector_bytes": str(cpu_build.vector_bytes()), **cpu_probe.static_facts()}
 
     def run(
         self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions
@@ -125,10 +103,8 @@ class CpuRunner(MatrixRunner):
         self._require(op)
         variants: dict[Variant | None, None] = {None: None}
         for config in configs:
-            try:
+            with suppress(SpaceError):
                 variants[self._plan(op, config)[0]] = None
-            except SpaceError:
-                continue
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(self._build, variants))
 
@@ -146,26 +122,11 @@ class CpuRunner(MatrixRunner):
         measurements = {}
         threads = cpu_build.threads_used(options.threads)
         for name in (n for n in baselines.names(op.name) if not only or n in only):
-            request = {"do": "baseline", "name": name, "threads": threads}
-            reply = self._timed(pattern, op, request, options)
+            request = {"do": "baseline", "name": name, "threads": threads, **options.effort}
+            reply = self._ask(pattern, op, request, options, options.timeout_s)
             if "missing" not in reply:
                 measurements[name] = _measurement(reply, op, options, threads)
         return measurements
-
-    def _identity(self, threads: int) -> dict[str, str]:
-        """Facts that name an instance. Another key here makes every machine a new one."""
-        compiler = cpu_build.compiler()
-        if compiler is None:
-            raise RunnerUnavailable(cpu_build.no_compiler())
-        return {
-            "cpu": cpu_build.cpu_model(),
-            "compiler": compiler[1],
-            "flags": " ".join(cpu_build.flags()),
-            "kernels": str(cpu_codegen.GENERATION),
-            "threads": str(cpu_build.threads_used(threads)),
-            "wait_policy": "passive",
-            "proc_bind": "false",
-        }
 
     def _require(self, op: Op) -> None:
         if op.kind != "matrix":
@@ -183,7 +144,9 @@ class CpuRunner(MatrixRunner):
             return Measurement(status="invalid", error=str(error), when=time.time())
         built = self._build(variant)
         if built.error:
-            return _failed("build", built.error, compile_s=built.compile_s)
+            return Measurement(
+                "build", error=built.error, compile_s=built.compile_s, when=time.time()
+            )
         threads = 1 if launch.threads == "one" else cpu_build.threads_used(options.threads)
         request = {
             "do": "measure",
@@ -195,8 +158,9 @@ class CpuRunner(MatrixRunner):
             "pieces": launch.pieces,
             "scratch": launch.scratch,
             "threads": threads,
+            **options.effort,
         }
-        reply = self._timed(pattern, op, request, options)
+        reply = self._ask(pattern, op, request, options, options.timeout_s)
         return _measurement({**reply, "compile_s": built.compile_s}, op, options, threads)
 
     def _plan(self, op: Op, config: Config) -> tuple[Variant, Launch]:
@@ -213,67 +177,39 @@ class CpuRunner(MatrixRunner):
                 self._built[variant] = built
         return built
 
-    def _timed(
-        self, pattern: Pattern, op: Op, request: dict[str, Any], options: RunOptions
-    ) -> dict[str, Any]:
-        return self._ask(pattern, op, {**request, **options.effort}, options, options.timeout_s)
+    def _bytes(self, pattern: Pattern, op: Op, options: RunOptions) -> int:
+        """Bytes of CSR, the dense operands, the result and the expected one. SDDMM has two dense
+        operands, a result as long as CSR, and to check it a bound of each value."""
+        m, n = pattern.shape
+        size = 8 if op.dtype == "f64" else 4
+        results = 1 + options.check
+        rows, beside = (n + PADDING + (m + PADDING) * results), 0
+        if op.name == "sddmm":
+            rows, beside = n + m + 2 * PADDING, pattern.nnz * (results + options.check)
+        matrix = pattern.nnz * (4 + size * (1 + options.check)) + 8 * (m + 1)
+        return (rows * op.width + beside) * size + matrix
 
-    def _load(self, pattern: Pattern, op: Op, options: RunOptions) -> dict[str, Any]:
-        need = _bytes(pattern, op, options)
-        if refusal := too_large(need, options):
-            return refusal
+    def _about(self, op: Op) -> Reply:
         built = self._build(None)
         if built.error:  # what every configuration needs is the fault of none
             raise RunnerUnavailable(f"the conversions of formats do not compile: {built.error}")
-        message = {
+        return {
             "library": str(built.path),
             "kernel": op.name,
             "width": op.width,
             "dtype": op.dtype,
             "tolerance": _TOLERANCES[op.dtype],
         }
-        return self._sent(pattern, options, need, message)
 
 
-def _bytes(pattern: Pattern, op: Op, options: RunOptions) -> int:
-    """Bytes of CSR, the dense operands, the result and the expected one, before any is allocated.
-
-    SDDMM has two dense operands, a result as long as CSR, and to check it a bound of each value.
-    """
-    m, n = pattern.shape
-    size = 8 if op.dtype == "f64" else 4
-    results = 1 + options.check
-    rows, beside = (n + PADDING + (m + PADDING) * results), 0
-    if op.name == "sddmm":
-        rows, beside = n + m + 2 * PADDING, pattern.nnz * (results + options.check)
-    matrix = pattern.nnz * (4 + size * (1 + options.check)) + 8 * (m + 1)
-    return (rows * op.width + beside) * size + matrix
-
-
-def _failed(status: str, error: str, *, compile_s: float | None = None) -> Measurement:
-    return Measurement(status=status, error=error, compile_s=compile_s, when=time.time())
-
-
-def _measurement(reply: dict[str, Any], op: Op, options: RunOptions, threads: int) -> Measurement:
+def _measurement(reply: Reply, op: Op, options: RunOptions, threads: int) -> Measurement:
     context: dict[str, float | str] = {
-        "cache": "warm",
         "load1": round(os.getloadavg()[0], 2),
         "threads": reply.get("threads", threads),
     }
     if "switches" in reply:
         context["involuntary_switches"] = reply["switches"]
-    return Measurement(
-        status=reply["status"],
-        times_s=tuple(reply.get("times_s", ())),
-        conversion_s=reply.get("conversion_s"),
-        compile_s=reply.get("compile_s"),
-        tolerance=_TOLERANCES[op.dtype] if options.check else None,
-        when=time.time(),
-        error=reply.get("error", ""),
-        cpu_max_s=tuple(reply.get("cpu_max_s", ())),
-        cpu_sum_s=tuple(reply.get("cpu_sum_s", ())),
-        context=context,
-    )
+    return measurement_of(reply, _TOLERANCES[op.dtype] if options.check else None, context)
 
 
 PLUGIN = CpuRunner

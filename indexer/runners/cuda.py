@@ -9,25 +9,19 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, SpaceError, UsageError
 from embeddb.core.extras import install_command
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
-from embeddb.kernels.build import instance_of
 from embeddb.kernels.cuda import nvrtc
 from embeddb.kernels.cuda.plan import SIZES, identity_of, plan
-from embeddb.platforms.platform import space_of
+from embeddb.platforms.platform import load_platform, space_of
 from indexer.runners.base import RunOptions
-from indexer.runners.harness.matrix_runner import MatrixRunner, too_large
-from indexer.runners.harness.worker_process import store_facts, stored_facts
-
-if TYPE_CHECKING:
-    from embeddb.platforms.platform import Platform
+from indexer.runners.harness.matrix_runner import MatrixRunner, Reply, measurement_of
 
 _WORKER = "indexer.runners.cuda_kernels.worker"
 #: Version of the probe of `indexer.runners.cuda_kernels.worker`.
@@ -39,18 +33,8 @@ _MOST_ENTRIES = (1 << 31) - 1
 _MEMORY_SHARE = 0.8
 
 
-@lru_cache(maxsize=1)
-def has_driver() -> bool:
-    """True if NVIDIA's driver can be loaded, which is checked before a process is started."""
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True
-
-
-#: Description of the GPU by the worker of a module; constant for the life of this process.
-_REPORTED: dict[str, dict[str, Any]] = {}
+#: Description of the GPU by the worker, once it is known; constant for the life of this process.
+_REPORTED: dict[str, Any] = {}
 
 
 class CudaRunner(MatrixRunner):
@@ -65,59 +49,31 @@ class CudaRunner(MatrixRunner):
 
     def __init__(self, worker: str = _WORKER) -> None:
         super().__init__(worker, {})
-        self._worker = worker
         self._looks = worker == _WORKER  # other workers need no driver
-        self._facts: dict[str, str] = {}
 
     def available(self) -> str | None:
         for package in ("torch", "cuda"):
             if find_spec(package) is None:
                 return f"CUDA kernels need {package}: {install_command('cuda')}"
-        if self._looks and not has_driver():
+        try:
+            if self._looks:  # before a process is started
+                ctypes.CDLL("libcuda.so.1")
+        except OSError:
             return "no NVIDIA driver: libcuda.so.1 cannot be loaded (nvidia-smi shows it)"
         try:
             return self._gpu().get("missing")
         except RunnerUnavailable as error:
             return str(error)
 
-    def platform(self, *, threads: int = 0) -> Platform:
-        """Platform `cuda`; the instance is 8 hex digits of the digest of GPU, compute capability,
-        driver, toolkit and generation of the kernels. The environment also has the facts that can
-        be read, and those measured before.
-
-        Raises: RunnerUnavailable without a GPU.
-        """
-        from embeddb.platforms.platform import load_platform
-
-        identity = self._identity()
-        facts = self._facts or stored_facts(identity, _PROBE)
-        return load_platform("cuda").at(
-            instance_of(identity), {**self._properties(), **facts, **identity}
-        )
-
-    def facts(self, *, threads: int = 0) -> dict[str, str]:
-        """Multiprocessors, sizes of caches and memory, and what a probe of a second measures unless
-        it was measured before: copy bandwidth and the time of a launch.
-
-        Raises: RunnerUnavailable without a GPU.
-        """
-        identity = self._identity()
-        self._facts = self._facts or stored_facts(identity, _PROBE)
-        if not self._facts and (figures := self._probe(0, short=False)):
-            self._facts = store_facts(identity, _PROBE, figures)
-        return {**self._properties(), **self._facts}
-
     def run(
         self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
         """Raises: UsageError for an operation without a kernel; RunnerUnavailable, also for
         failures of the machine in the middle of it."""
-        from embeddb.platforms.platform import load_platform
-
         self._require(op)
         self._refused = None
         if options.max_bytes is None:
-            memory = int(self._properties()["memory_bytes"])
+            memory = int(self._still()["memory_bytes"])
             options = replace(options, max_bytes=int(memory * _MEMORY_SHARE))
         space = space_of(load_platform("cuda"), op, pattern)
         for config in configs:
@@ -137,7 +93,7 @@ class CudaRunner(MatrixRunner):
             with suppress(SpaceError):
                 templates[plan(config, op).template] = None
         templates.pop("", None)
-        architecture = f"sm_{self._identity()['capability']}"
+        architecture = f"sm_{self._identity(0)['capability']}"
 
         def compiled(template: str) -> None:
             with suppress(nvrtc.CompileFailed, RunnerUnavailable):
@@ -148,27 +104,28 @@ class CudaRunner(MatrixRunner):
 
     def _gpu(self) -> dict[str, Any]:
         """Identity and properties of the GPU, or `missing`. Raises: RunnerUnavailable."""
-        reported = _REPORTED.get(self._worker)
-        if reported is None:
-            reply = self._session.request({"do": "about"}, timeout_s=_START_S)
+        reported = _REPORTED if self._looks else {}
+        if not reported:
+            reply = self.session.request({"do": "about"}, timeout_s=_START_S)
             if reply["status"] != "ok":
                 raise RunnerUnavailable(f"the GPU cannot be used: {reply['error']}")
-            reported = reply
-            if self._looks:
-                _REPORTED[self._worker] = reply
+            reported.update(reply)
         return reported
 
-    def _identity(self) -> dict[str, str]:
+    def _identity(self, threads: int) -> dict[str, str]:
         self.require_available()
         return identity_of(self._gpu()["identity"])
 
-    def _properties(self) -> dict[str, str]:
+    def _still(self) -> dict[str, str]:
+        """Multiprocessors, sizes of caches and memory."""
         return dict(self._gpu()["properties"])
 
+    def _probe_version(self) -> str:
+        return _PROBE
+
     def _probe(self, threads: int, *, short: bool) -> dict[str, float]:
-        if self.available() is not None:
-            return {}
-        reply = self._session.request({"do": "probe", "short": short}, timeout_s=_PROBE_S)
+        """Copy bandwidth, and the time of a launch unless `short`."""
+        reply = self.session.request({"do": "probe", "short": short}, timeout_s=_PROBE_S)
         return dict(reply.get("figures", {}))
 
     def _require(self, op: Op) -> None:
@@ -188,41 +145,31 @@ class CudaRunner(MatrixRunner):
         reply = self._ask(pattern, op, message, options, options.timeout_s)
         return _measurement({**compiled, **reply}, options)
 
-    def _load(self, pattern: Pattern, op: Op, options: RunOptions) -> dict[str, Any]:
+    def _load(self, pattern: Pattern, op: Op, options: RunOptions) -> Reply:
         if max(pattern.nnz, *pattern.shape) > _MOST_ENTRIES:
             reason = f"{pattern.shape[0]} x {pattern.shape[1]} with {pattern.nnz} entries"
             hint = f"the CUDA kernels take at most {_MOST_ENTRIES} rows, columns and entries"
             return {"status": "invalid", "error": f"{reason}: {hint}"}
-        need = _bytes(pattern, op, options)
-        return too_large(need, options) or self._sent(pattern, options, need, {"op": str(op)})
+        return super()._load(pattern, op, options)
+
+    def _bytes(self, pattern: Pattern, op: Op, options: RunOptions) -> int:
+        """Bytes on the GPU of CSR, the dense operands and the result, and of the reference with its
+        sum of magnitudes."""
+        m, n = pattern.shape
+        sampled = op.name == "sddmm"
+        result = pattern.nnz if sampled else m * op.width
+        dense = (n + m * sampled) * op.width + result
+        matrix = pattern.nnz * (4 + SIZES[op.dtype]) + 4 * (m + 1)
+        reference = result * 12 + (0 if sampled else pattern.nnz * 36)
+        return dense * SIZES[op.dtype] + matrix + reference * options.check
+
+    def _about(self, op: Op) -> Reply:
+        return {"op": str(op)}
 
 
-def _bytes(pattern: Pattern, op: Op, options: RunOptions) -> int:
-    """Bytes on the GPU of CSR, the dense operands and the result, and of the reference with its sum
-    of magnitudes, before any is allocated."""
-    m, n = pattern.shape
-    sampled = op.name == "sddmm"
-    result = pattern.nnz if sampled else m * op.width
-    dense = (n + m * sampled) * op.width + result
-    matrix = pattern.nnz * (4 + SIZES[op.dtype]) + 4 * (m + 1)
-    reference = result * 12 + (0 if sampled else pattern.nnz * 36)
-    return dense * SIZES[op.dtype] + matrix + reference * options.check
-
-
-def _measurement(reply: dict[str, Any], options: RunOptions) -> Measurement:
-    context: dict[str, float | str] = {"cache": "warm"}
-    if "graph_products" in reply:
-        context["graph_products"] = reply["graph_products"]
-    return Measurement(
-        status=reply["status"],
-        times_s=tuple(reply.get("times_s", ())),
-        conversion_s=reply.get("conversion_s"),
-        compile_s=reply.get("compile_s"),
-        tolerance=reply.get("tolerance") if options.check else None,
-        when=time.time(),
-        error=reply.get("error", ""),
-        context=context,
-    )
+def _measurement(reply: Reply, options: RunOptions) -> Measurement:
+    context = {name: reply[name] for name in ("graph_products",) if name in reply}
+    return measurement_of(reply, reply.get("tolerance") if options.check else None, context)
 
 
 PLUGIN = CudaRunner

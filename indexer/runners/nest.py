@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from embeddb.core.config import Config, Op
@@ -12,7 +10,7 @@ from embeddb.core.errors import UsageError
 from embeddb.core.records import Measurement
 from embeddb.kernels.build import threads_used
 from embeddb.kernels.nests.generate import GENERATION, flags
-from embeddb.nests.check import NestJudge, canonical_schedule, check
+from embeddb.nests.check import canonical_schedule, check
 from embeddb.nests.schedule import Schedule
 from indexer.runners.base import RunOptions
 from indexer.runners.harness.local import LocalRunner
@@ -21,10 +19,7 @@ from indexer.runners.nest_code.job import MeasuredNest
 
 if TYPE_CHECKING:
     from embeddb.nests.nest import Nest
-    from embeddb.platforms.platform import Platform
 
-_WORKER = "indexer.runners.nest_code.job"
-_PLATFORM = "nest-cpu"
 #: Configurations compiled at a time, before any of them is timed.
 _AT_ONCE = 32
 
@@ -39,20 +34,15 @@ class NestRunner(LocalRunner):
     """
 
     name = "nest"
-    kinds = ("nest",)
+    worker, platform_name = "indexer.runners.nest_code.job", "nest-cpu"
 
-    def __init__(self) -> None:
-        super().__init__(_WORKER, _PLATFORM)
-
-    def platform(self, *, threads: int = 0) -> Platform:
-        """Platform `nest-cpu` (`LocalRunner.platform_as`)."""
-        identity = {
+    def _identity(self) -> dict[str, str]:
+        return {
             "flags": " ".join(flags()),
             "kernels": str(GENERATION),
             "wait_policy": "passive",
             "proc_bind": "false",
         }
-        return self.platform_as(identity, threads=threads)
 
     def run(
         self, nest: Nest, op: Op, configs: Sequence[Config], *, options: RunOptions
@@ -60,26 +50,19 @@ class NestRunner(LocalRunner):
         """Measure schedules. Raises: UsageError for another operation than `nest`; NestError for a
         nest that could leave an array, or whose matrices are missing: nothing is compiled;
         RunnerUnavailable, also for failures of the machine in the middle of it."""
-        from embeddb.platforms.platform import load_platform
-
         if op.name != "nest":
             raise UsageError(f"the nest runner has no {op}", hint="its operation is `nest`")
         self.require_available()
         nest = check(nest)
         nest.require_matrices()
         self.next_subject()
-        space = load_platform(_PLATFORM).space(op, nest.sizes).judged(NestJudge(nest))
-        with TemporaryDirectory(prefix="embeddb-nest-") as folder:
-            measuring = Measuring(
-                MeasuredNest(nest),
-                self.session,
-                Path(folder),
-                threads=threads_used(options.threads),
-                options=options,
-            )
+        threads = threads_used(options.threads)
+        with Measuring(
+            MeasuredNest(nest), self.session, threads=threads, options=options
+        ) as measuring:
             yield from measuring.configurations(
                 configs,
-                space=space,
+                space=self.space(op, nest),
                 variant=lambda config: Schedule.of(config, nest.depth),
                 default=canonical_schedule(nest),
                 at_once=_AT_ONCE,

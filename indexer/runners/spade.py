@@ -22,10 +22,10 @@ from embeddb.core.errors import PlatformError, RunnerUnavailable
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
 from embeddb.dynamics.traffic import VALUE_BYTES
+from embeddb.platforms.platform import Platform, load_platform
 from indexer.runners.base import RunOptions
 
 if TYPE_CHECKING:
-    from embeddb.platforms.platform import Platform
     from indexer.runners.spade_tiles import Tiling
 
 #: Parameters that the model needs.
@@ -95,11 +95,7 @@ class SpadeRunner:
                 yield config, _measurement("ok", (estimate.seconds,), **bounds)
 
     def _described(self) -> Platform:
-        if self._platform is None:
-            from embeddb.platforms.platform import load_platform
-
-            self._platform = load_platform("spade")
-        return self._platform
+        return self._platform or load_platform("spade")
 
     def _ready(self) -> tuple[Platform, Hardware]:
         reason = self.available()
@@ -191,7 +187,6 @@ class Model:
         self._keep_bytes = keep_bytes
         self._orders: dict[bool, NDArray[np.int64]] = {}
         self._tilings: dict[tuple[bool, int, int], Tiling] = {}
-        self._kept = 0
 
     def estimate(self, config: Mapping[str, Any]) -> Estimate:
         """The time of a legal configuration whose symbols are resolved.
@@ -285,17 +280,17 @@ class Model:
         )
 
     def _tiling(self, reorder: bool, row_panel: int, column_panel: int) -> Tiling:
-        from indexer.runners.spade_tiles import natural, similar_first, tiling_of
+        from indexer.runners.spade_tiles import similar_first, tiling_of
 
         key = (reorder, row_panel, column_panel)
         if key in self._tilings:
             return self._tilings[key]
         if reorder not in self._orders:
-            self._orders[reorder] = (similar_first if reorder else natural)(self._pattern)
+            natural = np.arange(self._pattern.shape[0])
+            self._orders[reorder] = similar_first(self._pattern) if reorder else natural
         tiling = tiling_of(self._pattern, self._orders[reorder], row_panel, column_panel)
-        if self._kept + tiling.nbytes <= self._keep_bytes:
+        if sum(one.nbytes for one in (*self._tilings.values(), tiling)) <= self._keep_bytes:
             self._tilings[key] = tiling
-            self._kept += tiling.nbytes
         return tiling
 
 

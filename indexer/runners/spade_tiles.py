@@ -16,6 +16,7 @@ newest first in each set. Three groups of arguments are passed together:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,11 +48,6 @@ class Tiling:
     @property
     def nbytes(self) -> int:
         return sum(int(getattr(self, name).nbytes) for name in self.__slots__)
-
-
-def natural(pattern: Pattern) -> NDArray[np.int64]:
-    """int64[m]: the rows in their own order."""
-    return np.arange(pattern.shape[0], dtype=np.int64)
 
 
 def similar_first(pattern: Pattern) -> NDArray[np.int64]:
@@ -108,7 +104,8 @@ def _cuts(changes: NDArray[np.bool_], size: int) -> NDArray[np.int64]:
     return np.concatenate(([0], np.flatnonzero(changes) + 1, [size])).astype(np.int64)
 
 
-def _breadth_first_loop(
+@compiled
+def _breadth_first(
     indptr: NDArray[np.int64],
     indices: NDArray[np.int32],
     by_degree: NDArray[np.int64],
@@ -143,8 +140,7 @@ def _breadth_first_loop(
     return order
 
 
-_breadth_first = compiled(_breadth_first_loop)
-
+_fast = partial(compiled, error_model="numpy")
 #: Entries an element works through before the next element has its turn at the shared cache.
 _TURN = 256
 #: Counted: slices through the shared cache, slices from and to memory.
@@ -162,7 +158,8 @@ _Machine = tuple[
 ]
 
 
-def _touch_loop(
+@_fast
+def _touch(
     tags: NDArray[np.int64], base: int, ways: int, unit: int, dirty: int
 ) -> tuple[bool, int]:
     """Use a slice in the set at `base`. Returns whether it was there, else the evicted tag."""
@@ -177,7 +174,8 @@ def _touch_loop(
     return False, moved
 
 
-def _share_loop(machine: _Machine, unit: int, dirty: int) -> bool:
+@_fast
+def _share(machine: _Machine, unit: int, dirty: int) -> bool:
     """Use a slice in the shared cache. True if it was there; an evicted dirty slice is written."""
     _, shared, ways, counts, _ = machine
     counts[_CHIP] += 1
@@ -188,7 +186,8 @@ def _share_loop(machine: _Machine, unit: int, dirty: int) -> bool:
     return hit  # type: ignore[no-any-return]  # numba's functions have no type
 
 
-def _reach_loop(machine: _Machine, element: int, unit: int, dirty: int, whole: bool) -> int:
+@_fast
+def _reach(machine: _Machine, element: int, unit: int, dirty: int, whole: bool) -> int:
     """Index in the costs of the wait for a slice, by where the element finds it. It is written if
     `dirty`, without reading it if `whole`."""
     private, _, ways, counts, _ = machine
@@ -204,7 +203,8 @@ def _reach_loop(machine: _Machine, element: int, unit: int, dirty: int, whole: b
     return _MEMORY
 
 
-def _turn_loop(
+@_fast
+def _turn(
     segments: _Segments,
     dense: _Dense,
     machine: _Machine,
@@ -237,7 +237,8 @@ def _turn_loop(
     return max(work, waiting), done
 
 
-def _phase_loop(
+@_fast
+def _phase(
     segments: _Segments,
     plan: _Plan,
     phase: int,
@@ -278,7 +279,8 @@ def _phase_loop(
         entries += done
 
 
-def _flush_loop(machine: _Machine) -> None:
+@_fast
+def _flush(machine: _Machine) -> None:
     """Empty the elements' caches; what was written goes to the shared one."""
     private = machine[0]
     for e in range(private.shape[0]):
@@ -289,7 +291,8 @@ def _flush_loop(machine: _Machine) -> None:
             private[e, w] = -1
 
 
-def _simulate_loop(
+@_fast
+def simulate(
     segments: _Segments,
     plan: _Plan,
     dense: _Dense,
@@ -322,12 +325,3 @@ def _simulate_loop(
         total[2] += memory
         total[3] += on_chip
     return total[0], total[1], total[2], total[3]
-
-
-_touch = compiled(_touch_loop, error_model="numpy")
-_share = compiled(_share_loop, error_model="numpy")
-_reach = compiled(_reach_loop, error_model="numpy")
-_turn = compiled(_turn_loop, error_model="numpy")
-_phase = compiled(_phase_loop, error_model="numpy")
-_flush = compiled(_flush_loop, error_model="numpy")
-simulate = compiled(_simulate_loop, error_model="numpy")

@@ -10,26 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import RunnerUnavailable, UsageError
+from embeddb.core.errors import RunnerUnavailable, TensorError, UsageError
 from embeddb.core.extras import install_command
 from embeddb.core.records import Measurement
-from embeddb.platforms.platform import space_of
 from embeddb.tensors.edges import CUT
 from embeddb.tensors.partition import Partition
+from indexer.frontends.hlo.printer import hlo_text
 from indexer.runners.base import RunOptions
 from indexer.runners.harness.local import LocalRunner
-from indexer.runners.xla_code.measuring import KernelTimes, ProgramTimes, compiler_cut, together
+from indexer.runners.xla_code.measuring import KernelTimes, ProgramTimes, cut_of, together
 
 if TYPE_CHECKING:
-    from embeddb.platforms.platform import Platform
     from embeddb.tensors.edges import Cut
     from embeddb.tensors.tensor_graph import TensorGraph
 
 #: Names the interpreter that has jax, where it is not this one.
 VARIABLE = "EMBEDDB_JAX_PYTHON"
-_WORKER = "indexer.runners.xla_code.worker"
-_PLATFORM = "xla-cpu"
-_START_S = 120.0
+_START_S, _OPTIMISE_S = 120.0, 300.0
 _FLAGS = "--xla_cpu_multi_thread_eigen=false"
 #: One thread. Freed memory is kept for reuse, or every call pays for fresh pages; arrays of more
 #: than 32 MiB do unless glibc maps none at all, however high its threshold.
@@ -60,14 +57,14 @@ class XlaRunner(LocalRunner):
     """
 
     name = "xla"
-    kinds = ("kernel", "program")
     subjects = 8
     fixed_threads = 1
+    worker, platform_name = "indexer.runners.xla_code.worker", "xla-cpu"
     identifying, separator = ("cpu", "threads"), "\n"
 
     def __init__(self) -> None:
         self._python = os.environ.get(VARIABLE, "")
-        super().__init__(_WORKER, _PLATFORM, env=_ENV, python=self._python)
+        super().__init__(_ENV, self._python)
         self._about: dict[str, str] = {}
 
     def available(self) -> str | None:
@@ -78,13 +75,15 @@ class XlaRunner(LocalRunner):
             return f"jax is not installed: {install_command('jax')}, or name a Python in {VARIABLE}"
         return None
 
-    def platform(self, *, threads: int = 0) -> Platform:
-        """Platform `xla-cpu`, always of one thread; the instance is 8 hex digits of the digest of
-        processor, versions and flags.
-
-        Raises: RunnerUnavailable without jax.
-        """
-        return self.platform_as({"flags": _FLAGS, **self._versions()}, threads=threads)
+    def _identity(self) -> dict[str, str]:
+        """Flags, and versions of jax. Raises: RunnerUnavailable without jax."""
+        if not self._about:
+            self.require_available()
+            reply = self.session.request({"do": "about"}, timeout_s=_START_S)
+            if reply["status"] != "ok":
+                raise RunnerUnavailable(f"jax cannot be started: {reply['error']}")
+            self._about = {name: str(reply[name]) for name in ("jax", "jaxlib")}
+        return {"flags": _FLAGS, **self._about}
 
     def run(
         self, subject: TensorGraph, op: Op, configs: Sequence[Config], *, options: RunOptions
@@ -96,12 +95,10 @@ class XlaRunner(LocalRunner):
         Raises: UsageError for another operation; RunnerUnavailable, also for failures of the
         machine in the middle of it.
         """
-        from embeddb.platforms.platform import load_platform
-
         if op.name not in ("fused", "fusion"):
             raise UsageError(f"the xla runner has no {op}", hint="it has fused and fusion")
         self.require_available()
-        space = space_of(load_platform(_PLATFORM), op, subject)
+        space = self.space(op, subject)
         times = self.program(subject, options) if op.name == "fusion" else None
         for config in configs:
             if (refused := space.reason(config)) is not None:
@@ -110,9 +107,7 @@ class XlaRunner(LocalRunner):
                 partition = Partition.of(subject, str(config[CUT]))
                 yield config, times.measure(partition).measurement
             else:
-                ((_, measurement),) = KernelTimes(self.session, options).in_turns(
-                    [subject], check=options.check
-                )
+                ((_, measurement),) = KernelTimes(self.session, options).in_turns([subject])
                 yield config, measurement
 
     def kernels(
@@ -125,7 +120,7 @@ class XlaRunner(LocalRunner):
         """
         self.require_available()
         for number, some in enumerate(together(kernels, _IN_TURNS), start=1):
-            yield KernelTimes(self.session, options).in_turns(some, check=options.check)
+            yield KernelTimes(self.session, options).in_turns(some)
             if number % _TURNS_A_WORKER == 0:
                 self.session.close()
 
@@ -140,17 +135,11 @@ class XlaRunner(LocalRunner):
         Raises: TensorError for a program that XLA does not compile; RunnerUnavailable.
         """
         self.require_available()
-        return compiler_cut(program, self.session)
-
-    def _versions(self) -> dict[str, str]:
-        """Raises: RunnerUnavailable without jax."""
-        if not self._about:
-            self.require_available()
-            reply = self.session.request({"do": "about"}, timeout_s=_START_S)
-            if reply["status"] != "ok":
-                raise RunnerUnavailable(f"jax cannot be started: {reply['error']}")
-            self._about = {name: str(reply[name]) for name in ("jax", "jaxlib")}
-        return self._about
+        text = hlo_text(program).encode()
+        reply = self.session.request({"do": "optimised"}, [text], timeout_s=_OPTIMISE_S)
+        if reply["status"] != "ok":
+            raise TensorError(f"XLA does not compile the program: {reply['error']}")
+        return cut_of(program, reply["text"])
 
 
 PLUGIN = XlaRunner

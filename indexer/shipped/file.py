@@ -429,30 +429,24 @@ def unpack(file: Path, engine: Engine) -> Iterator[int]:
     """
     packed = _read(file)
     with refusing(StoreCorrupt, where=str(file), hint=_HINT):
-        engine.write(partial(_add_tables, packed=packed))
+        tables = {name: _inflated(raw, list[Row]) for name, raw in packed.tables.items()}
+        engine.write(partial(_put, tables={**tables, "config": _configs(packed)}))
         done = 0
         for piece in _runs(packed):
             engine.write(partial(_add_runs, rows=piece))
             done += len(piece)
             yield done
-        engine.write(partial(_add_plain, packed=packed))
+        engine.write(partial(_put, tables={"run": packed.runs.plain}))
 
 
-def _add_tables(txn: Txn, packed: _Packed) -> None:
-    for name, raw in packed.tables.items():
-        for key, value in _inflated(raw, list[Row]):
+def _put(txn: Txn, tables: Mapping[str, list[Row]]) -> None:
+    for name, rows in tables.items():
+        for key, value in rows:
             txn.put(name, key, value)
-    for key, value in _configs(packed):
-        txn.put("config", key, value)
 
 
 def _add_runs(txn: Txn, rows: list[Row]) -> None:
     txn.put_sorted("run", rows)
-
-
-def _add_plain(txn: Txn, packed: _Packed) -> None:
-    for key, value in packed.runs.plain:
-        txn.put("run", key, value)
 
 
 def _runs(packed: _Packed) -> Iterator[list[Row]]:

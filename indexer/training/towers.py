@@ -247,8 +247,7 @@ def fitted_towers(
         torch.manual_seed(seed)
         towers = TwoTowers(data, rows)
     learned = {data.ids[at] for at in np.flatnonzero(rows)}
-    batches = [(at, part) for at, unit in enumerate(data.units) for part in _parts(unit, learned)]
-    steps = len(batches)
+    steps = sum(len(_parts(unit, learned)) for unit in data.units)
     epochs = min(max(_EPOCHS, math.ceil(_LEAST_STEPS / max(steps, 1))), _MOST_EPOCHS)
 
     def drawn(epoch: int) -> Iterator[tuple[int, NDArray[np.int64]]]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
@@ -26,10 +26,15 @@ from embeddb.core.files import model_file
 from embeddb.core.files.safe_read import refusing
 from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.reports import Progress
-from indexer.training.curves import Line, read_curve, write_curve
-from indexer.training.folder import checkpoint_of, curve_of, folder_of, forget
-
-T = TypeVar("T")
+from indexer.training.folder import (
+    Line,
+    checkpoint_of,
+    curve_of,
+    folder_of,
+    forget,
+    read_curve,
+    write_curve,
+)
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 #: Exceptions of restoring an invalid checkpoint.
@@ -254,9 +259,13 @@ class _State:
         watch = self.settings.watch
         if not 0 < self.best_epoch <= self.epoch or (watch and watch not in self.best):
             raise ValueError("epochs that do not fit together")
-        self.best_weights = below("best/", tensors)
-        for weights in (self.best_weights, below("weights/", tensors)):
+        best, own = (
+            {n.removeprefix(part): t for n, t in tensors.items() if n.startswith(part)}
+            for part in ("best/", "weights/")
+        )
+        for weights in (best, own):
             self.module.load_state_dict(weights)  # refuses what does not fit
+        self.best_weights = best
         for name, parameter in self.module.named_parameters():
             if f"step/{name}" in tensors:
                 moments = {key: tensors[f"{key}/{name}"] for key in _MOMENTS}
@@ -279,12 +288,6 @@ def _run(settings: Settings) -> str:
     changed = [settings.decay, settings.clip]
     # Checkpoints from before these two settings stay valid.
     return json.dumps(parts if changed == [1.0, 0.0] else parts + changed)
-
-
-def below(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:
-    """The tensors whose names begin with a prefix, by the rest of their names."""
-    cut = len(prefix)
-    return {name[cut:]: value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -125,10 +125,10 @@ def test_families_are_drawn_evenly_and_kernels_of_one_in_turn() -> None:
         [*many, *few], kernels=8, tiles=5, steps=6, rng=np.random.default_rng(0)
     )
     drawn = [one for batch in batches for one in batch]
-    places = [one.place for one in drawn]
+    places = [place for place, _ in drawn]
     assert sum(place >= 24 for place in places) == 24 and len(set(places)) == 26
-    assert {len(one.tiles) for one in drawn} == {5}
-    assert all(len(set(one.tiles.tolist())) == 5 for one in drawn)
+    assert {len(tiles) for _, tiles in drawn} == {5}
+    assert all(len(set(tiles.tolist())) == 5 for _, tiles in drawn)
 
 
 def test_kernels_of_a_partition_are_of_the_program_that_was_cut() -> None:

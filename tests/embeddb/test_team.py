@@ -15,7 +15,7 @@ from embeddb.core.errors import StoreReadOnly
 from embeddb.database import Database, open_database
 from embeddb.store.model_files import model_states, register_files
 from embeddb.ui.serve.app_state import AppState
-from indexer.exchange.push import push
+from indexer.exchange.exchange import push
 
 MODEL = Path(__file__).parents[2] / "embeddb" / "data" / "costmodel-cpu-spmm.safetensors"
 PLATFORM = builders.tiny()

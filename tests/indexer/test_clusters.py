@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from embeddb.core.errors import UsageError
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
-from indexer.campaign.budget.samplers import cluster
+from indexer.campaign.budget.samplers import Cluster, cluster
 from indexer.embed import embed
 
 
@@ -32,22 +32,26 @@ def test_blobs_are_found_the_largest_first(rng: np.random.Generator) -> None:
     x = blobs(rng, (5, 40, 12))
     x[:, 1] = 0  # a constant feature weighs nothing
     found = cluster(x, 3, seed=1)
-    assert np.bincount(found.labels).tolist() == [40, 12, 5]
-    assert len(set(found.labels[:5])) == len(set(found.labels[5:45])) == 1
-    for at in range(3):
-        mine = x[found.labels == at].astype(np.float64)
-        assert np.allclose(found.centres[at], mine.mean(axis=0))
-        to_centre = np.abs(mine[:, 0] - found.centres[at, 0])
-        assert found.representatives[at] == np.flatnonzero(found.labels == at)[to_centre.argmin()]
-        assert found.members(at)[0] == found.representatives[at]
-        assert len(found.members(at)) == len(mine)
-        assert found.spread(at) == pytest.approx(mine[:, 0].std() / x[:, 0].std(), rel=1e-5)
+    assert [sorted(one.members) for one in found] == [
+        list(range(5, 45)),
+        list(range(45, 57)),
+        list(range(5)),
+    ]
+    for one in found:
+        mine = x[one.members, 0].astype(np.float64)
+        to_centre = np.abs(mine - mine.mean())
+        assert np.array_equal(to_centre, np.sort(to_centre))
+        assert one.spread == pytest.approx(mine.std() / x[:, 0].std(), rel=1e-5)
 
 
 def test_features_count_alike_whatever_their_scale(rng: np.random.Generator) -> None:
     x = blobs(rng, (20, 20))
     scaled = x * np.array([1e-6, 1e6], np.float32) + np.float32(3)
-    assert np.array_equal(cluster(x, 2, 0).labels, cluster(scaled, 2, 0).labels)
+    assert _members(cluster(x, 2, 0)) == _members(cluster(scaled, 2, 0))
+
+
+def _members(clusters: list[Cluster]) -> list[list[int]]:
+    return [sorted(one.members.tolist()) for one in clusters]
 
 
 @given(
@@ -65,22 +69,23 @@ def test_every_cluster_has_members(
     x = np.random.default_rng(seed).integers(0, values, (n, d)).astype(np.float32)
     k = data.draw(st.integers(1, len(np.unique(x, axis=0))))
     one, two = cluster(x, k, seed), cluster(x, k, seed)
-    sizes = np.bincount(one.labels, minlength=k)
-    assert sizes.min() > 0 and np.array_equal(sizes, np.sort(sizes)[::-1])
-    assert np.array_equal(one.labels[one.representatives], np.arange(k))
-    for a, b in ((one.labels, two.labels), (one.centres, two.centres)):
-        assert np.array_equal(a, b)
+    sizes = [len(members) for members in _members(one)]
+    assert len(sizes) == k and min(sizes) > 0 and sizes == sorted(sizes, reverse=True)
+    assert sorted(at for members in _members(one) for at in members) == list(range(n))
+    for a, b in zip(one, two, strict=True):
+        assert np.array_equal(a.members, b.members) and a.spread == b.spread
 
 
 def test_as_many_clusters_as_vectors(rng: np.random.Generator) -> None:
     x = rng.normal(size=(12, 3)).astype(np.float32)
     found = cluster(x, 12, 0)
-    assert sorted(found.representatives) == list(range(12)) and found.distances.max() < 1e-6
+    assert sorted(_members(found)) == [[at] for at in range(12)]
+    assert max(one.spread for one in found) < 1e-6
 
 
 def test_ties_go_to_the_first() -> None:
     x = np.array([[0], [2], [10], [12]], np.float32)
-    assert cluster(x, 2, 0).representatives.tolist() == [0, 2]
+    assert [one.members.tolist() for one in cluster(x, 2, 0)] == [[0, 1], [2, 3]]
 
 
 @pytest.mark.parametrize(

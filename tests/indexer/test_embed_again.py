@@ -194,7 +194,7 @@ def test_patterns_without_vectors_are_said(
 ) -> None:
     """As an older program left it when it was killed."""
     with Database.open(folder) as db:
-        db.store.vectors.drop()
+        db.store.vectors.exchange({}, ())
         db.index.forget_partitions()
     assert run_verb(["db", "check", str(folder)]) == 0
     said = "12 patterns with a structure and without a vector"

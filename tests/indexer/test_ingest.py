@@ -445,17 +445,6 @@ def test_adopted_stubs_answer_as_if_the_matrices_had_been_there(
     assert (report.added, report.duplicates, report.stubs) == (0, 80, 0)
 
 
-def test_a_log_without_groups_takes_those_of_the_library(tmp_path: Path, matrices: Path) -> None:
-    file = log(tmp_path / "a.csv", rows_of(patterns()))
-    groups = {p.name: p.group for p in patterns()}
-    start, later = Database.in_memory(), Database.in_memory()
-    read(start.store, file, library=Library(matrices, groups=groups))
-    read(later.store, file)
-    adopt_stubs(later.index, Library(matrices, groups=groups))
-    for db in (start, later):
-        assert {i.name: i.group for i in db.store.patterns()} == groups
-
-
 def test_a_file_of_the_right_name_and_the_wrong_size_is_not_it(
     tmp_path: Path, matrices: Path
 ) -> None:

@@ -13,8 +13,7 @@ from embeddb.core.pattern import stub_id
 from embeddb.core.records import WorkloadInfo
 from embeddb.database import Database
 from embeddb.store.withdrawn import RunSelection
-from indexer.exchange.exchange import export_file, import_file
-from indexer.exchange.push import own_source, push
+from indexer.exchange.exchange import export_file, import_file, own_source, push
 
 PLATFORM = builders.tiny()
 

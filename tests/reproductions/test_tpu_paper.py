@@ -19,8 +19,8 @@ from tiled_kernels import fused_samples, tiled_samples  # noqa: E402
 from embeddb.core.errors import ModelError, UsageError  # noqa: E402
 from embeddb.tensors.encoding.features import graph_of, tile_rows  # noqa: E402
 from embeddb.tensors.encoding.predictor import NetworkSpec  # noqa: E402
+from indexer.training.tensors.fitting import KernelTraining, recipe  # noqa: E402
 from indexer.training.tensors.network import TrainedNetwork, collate  # noqa: E402
-from indexer.training.tensors.settings import KernelTraining, recipe  # noqa: E402
 from reproductions.tpu_networks import GNNS, PLACES, REDUCTIONS, PaperNetwork, PaperSpec  # noqa: E402
 from reproductions.tpu_paper import judged, main, model_names, paper_recipe  # noqa: E402
 

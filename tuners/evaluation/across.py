@@ -8,7 +8,7 @@ Other builds on the same processor are held out with it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -160,9 +160,8 @@ class _Instance:
     ) -> Iterator[tuple[str, int, _Answer]]:
         bench = self.bench
         others = bench.evidence.take(np.flatnonzero(train & ~self.kin)).pruned()
-        whole = AnswerIndex.build(
-            FitInput(others, bench.unlearned, self._facts(others)), scope=bench.scope
-        )
+        facts = {row.platform: self.facts[row.platform] for row in others.rows}
+        whole = AnswerIndex.build(FitInput(others, bench.unlearned, facts), scope=bench.scope)
         available = np.random.default_rng(seed).permutation(mine[train[mine]])
         for local in [n for n in self.curve if n <= len(available)]:
             own = bench.evidence.take(np.sort(available[:local])).pruned()
@@ -178,9 +177,6 @@ class _Instance:
                 yield from self._pooled(truth, query, local)
                 if alone is not None:
                     yield from self._alone(truth, bench.query(int(row), alone), local)
-
-    def _facts(self, others: Any) -> Mapping[str, Mapping[str, str]]:
-        return {name: self.facts[name] for name in {row.platform for row in others.rows}}
 
     def _pooled(self, truth: Truth, query: Query, local: int) -> Iterator[tuple[str, int, _Answer]]:
         """Methods with the evidence of all machines."""
@@ -207,7 +203,6 @@ class _Instance:
             return float(np.mean(finite)) if finite else math.nan
 
         outcomes = [one.outcome for one in answers]
-
         return AcrossRow(
             op=str(self.bench.op),
             instance=self.instance,

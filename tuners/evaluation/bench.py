@@ -30,8 +30,6 @@ from embeddb.ranking.build import with_evidence
 from embeddb.ranking.prediction import Scorer
 from embeddb.ranking.query import Query, Vote
 from embeddb.store import Store
-from indexer.runners.base import RunOptions
-from indexer.runners.replay import ReplayRunner
 from tuners.base import tune
 from tuners.by_name import CheckedTuner
 from tuners.evaluation.figures import Fit, Outcome, Truth, judge, with_ordering
@@ -69,11 +67,6 @@ def counted_rows(evidence: RunMatrix) -> Rows:
     ok[tried == 0] = 0
     good = np.isfinite(evidence.default_s) & (ok >= 2) & (ok >= COUNTED_SHARE * tried)
     return np.flatnonzero(good)
-
-
-def complete_rows(evidence: RunMatrix) -> Rows:
-    """Rows int64[r'] that tried at least 60 % of everything any row tried."""
-    return np.flatnonzero(np.diff(evidence.indptr) >= _COMPLETE_SHARE * len(evidence.configs))
 
 
 def measured_again(
@@ -130,7 +123,8 @@ class Bench:
         #: The number of patterns left out of a very large scope.
         self.unread = len(members_of(db.store, op, scope)) - len(read)
         if complete:
-            evidence = evidence.take(complete_rows(evidence))
+            whole = np.diff(evidence.indptr) >= _COMPLETE_SHARE * len(evidence.configs)
+            evidence = evidence.take(np.flatnonzero(whole))
         self.evidence = evidence
         seen = [self.evidence.rows[i].pattern_id for i in range(len(self.evidence.rows))]
         indexed = set.union(*(set(v) for v in self.vectors.values())) if self.vectors else set()
@@ -353,15 +347,17 @@ class Replayed:
             return
         truth = self._bench.truth(row)
         recordings = self._recordings(row, truth)
-        replay = ReplayRunner(lambda _pattern_id, _op, config: recordings.get(config))
+
+        def replay(configs: Sequence[Config]) -> Iterator[tuple[Config, Measurement]]:
+            for config in configs:  # a proposal without a recorded run is a wasted step
+                lost = f"no recorded run of {config} on {query.pattern.name or query.pattern.id}"
+                unknown = Measurement("invalid", source="imported", error=lost)
+                yield config, recordings.get(config, unknown)
+
         for name in self._names:
             # A generator for each, so that they do not influence each other.
             tuner = CheckedTuner(name, query, rng=np.random.default_rng((seed, row)), strict=False)
-            tried = tune(
-                tuner,
-                lambda configs: replay.run(query.pattern, query.op, configs, options=RunOptions()),
-                budget=max(STEPS),
-            )
+            tried = tune(tuner, replay, budget=max(STEPS))
             yield _row_name(name), self._outcome(name, query, truth, [c for c, _ in tried])
 
     def _outcome(

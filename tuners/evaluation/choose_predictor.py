@@ -3,7 +3,7 @@ its card, and decide whether queries use it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -207,27 +207,18 @@ class Judge:
 
     def __call__(self, progress: Progress) -> HeldOut:
         """The card's `held_out`; an op without groups to hold out is left out, with a note."""
-        from embeddb.index.held_out import split_groups
         from tuners.evaluation.learned import held_out
 
         samples, note = self.training.available, self.training.note
-        groups = samples.groups
-        fold = split_groups(groups, min(_FOLDS, np.unique(groups).size), 0)
-        parts = [samples.take(np.flatnonzero(fold != at)) for at in range(int(fold.max()) + 1)]
-        parts = [self.training.request.limited(part) for part in parts]
-        if not all(map(_can_train, parts)):
+        folds = min(_FOLDS, np.unique(samples.groups).size)
+        seen = self._seen(samples.ops, folds, 0, progress)
+        if seen is None:
             note("warning: too few runs to hold any out: it is not judged, so it will not rank")
             return {}
-        benches = {op: self._bench(op) for op in samples.ops}
-        seen: dict[Op, list[list[Seen]]] = {op: [] for op in benches}
-        for at, part in enumerate(parts):
-            out = set(groups[fold == at].tolist())
-            for op, rows in self._seen(benches, part, out, _part(progress, at, len(parts))):
-                seen[op].append(rows)
         figures = {}
         for op, by_fold in seen.items():
             try:
-                figures[str(op)] = held_out(by_fold)
+                figures[str(op)] = held_out([rows for rows, _ in by_fold])
             except NothingFound as e:
                 note(f"warning: {op} on {scope_of(samples.platform)}: {e}; {e.hint}")
         return figures
@@ -235,36 +226,43 @@ class Judge:
     def hidden(self, progress: Progress) -> Hidden:
         """The card's `hidden`, by op: `hidden_figures` of models trained without `_HIDDEN` of the
         configurations, and families held out. Empty if every legal configuration ran."""
-        from embeddb.index.held_out import split_groups
         from tuners.evaluation.learned import hidden_figures
 
         samples = self.training.available
-        benches = {op: self._bench(op) for op in samples.ops if _has_unrun(op, samples)}
-        if not benches or np.unique(samples.groups).size < _HIDDEN_FOLDS:
+        ops = [op for op in samples.ops if _has_unrun(op, samples)]
+        if not ops or np.unique(samples.groups).size < _HIDDEN_FOLDS:
             return {}
-        fold = split_groups(samples.groups, _HIDDEN_FOLDS, 1)
-        seen: dict[Op, list[tuple[list[Seen], set[Config]]]] = {op: [] for op in benches}
-        for at in range(_HIDDEN_FOLDS):
-            configs = hidden_configs(samples, at)
-            part = samples.take(np.flatnonzero(fold != at))
-            part = self.training.request.limited(part).without(configs)
-            if not _can_train(part):
-                return {}
-            out = set(samples.groups[fold == at].tolist())
-            for op, rows in self._seen(benches, part, out, _part(progress, at, _HIDDEN_FOLDS)):
-                seen[op].append((rows, configs))
+        seen = self._seen(ops, _HIDDEN_FOLDS, 1, progress, hide=True) or {}
         return {str(op): hidden_figures(parts) for op, parts in seen.items()}
 
     def _seen(
-        self, benches: Mapping[Op, Bench], samples: Samples, out: set[str], progress: Progress
-    ) -> Iterator[tuple[Op, list[Seen]]]:
-        """The rows of the groups `out` by op, with predictions of a model trained on samples."""
+        self, ops: Sequence[Op], folds: int, seed: int, progress: Progress, *, hide: bool = False
+    ) -> dict[Op, list[tuple[list[Seen], set[Config]]]] | None:
+        """The rows of each fold, by op, with the predictions of a model trained without its groups,
+        and the configurations hidden from that model; None if a rest is too small to train on."""
+        from embeddb.index.held_out import split_groups
         from indexer.training.cost_model.train import train
         from tuners.evaluation.learned import seen_by
 
-        scorer = train(samples, self.settings, start=self.start, progress=progress)
-        for op, bench in benches.items():
-            yield op, seen_by(bench, scorer, *bench.split(out))
+        samples, request = self.training.available, self.training.request
+        fold = split_groups(samples.groups, folds, seed)
+        parts = []
+        for at in range(int(fold.max()) + 1):
+            part = request.limited(samples.take(np.flatnonzero(fold != at)))
+            hidden = hidden_configs(samples, at) if hide else set()
+            parts.append((part.without(hidden) if hide else part, hidden))
+        if not all(_can_train(part) for part, _ in parts):
+            return None
+        benches = {op: self._bench(op) for op in ops}
+        seen: dict[Op, list[tuple[list[Seen], set[Config]]]] = {op: [] for op in ops}
+        for at, (part, hidden) in enumerate(parts):
+            out = set(samples.groups[fold == at].tolist())
+            step = _part(progress, at, len(parts))
+            scorer = train(part, self.settings, start=self.start, progress=step)
+            for op, bench in benches.items():
+                rows = seen_by(bench, scorer, *bench.split(out))
+                seen[op].append((rows, hidden))
+        return seen
 
     def _bench(self, op: Op) -> Bench:
         from tuners.evaluation.bench import Bench

@@ -103,7 +103,7 @@ def evaluate(
         _report_limits(bench, db.featurizer, report)
         if not bench.ready:
             continue
-        table = Table(bench, rankers, Replayed(bench, db.store, options.tuners))
+        table = Table(bench, rankers or {}, Replayed(bench, db.store, options.tuners))
         rows += table.rows(options.seeds, options.folds, progress)
         for line in table.remarks():
             report(line)
@@ -182,13 +182,8 @@ class Table:
     fold, `reach` the log share of the optimum that the best configuration has which ran on the
     matrix and on a training row."""
 
-    def __init__(
-        self,
-        bench: Bench,
-        rankers: Mapping[str, Fit] | None = None,
-        replayed: Replayed | None = None,
-    ) -> None:
-        self.bench, self.rankers, self.replayed = bench, rankers or {}, replayed
+    def __init__(self, bench: Bench, rankers: Mapping[str, Fit], replayed: Replayed) -> None:
+        self.bench, self.rankers, self.replayed = bench, rankers, replayed
         self.refused: dict[str, str] = {}
         self.reach: list[float] = []
 
@@ -223,9 +218,8 @@ class Table:
                         self._answers(row, question),
                         learned.judged(row, question),
                         self._bounds(row),
+                        self.replayed.judged(row, query, seed=seed),
                     )
-                    if self.replayed is not None:
-                        outcomes = chain(outcomes, self.replayed.judged(row, query, seed=seed))
                     for method, outcome in outcomes:
                         one.setdefault(method, []).append(outcome)
                 tick()
@@ -250,7 +244,7 @@ class Table:
             )
         for name, why in self.refused.items():
             yield f"{where}: {name} is not judged: {why}"
-        for name, what in self.replayed.illegal.items() if self.replayed is not None else ():
+        for name, what in self.replayed.illegal.items():
             yield f"{where}: {name} wastes steps on what is not legal: {what}"
 
     def _row(self, method: str, by_seed: list[list[Outcome]]) -> EvalRow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -172,20 +172,11 @@ def summarise(by_seed: Sequence[Sequence[Outcome]]) -> tuple[dict[str, float], f
 
 
 def averaged(outcomes: Sequence[Outcome]) -> Outcome:
-    """The mean outcome of several draws of a method on one matrix."""
-
-    names = (
-        "gain_1",
-        "gain_5",
-        "of_optimum_1",
-        "of_optimum_5",
-        "slower",
-        "ape",
-        "lost_s",
-        "best_s",
-    )
+    """The mean outcome of several draws of a method on one matrix, of what every outcome has."""
     means: dict[str, Any] = {
-        name: float(np.mean([getattr(o, name) for o in outcomes])) for name in names
+        one.name: float(np.mean([getattr(o, one.name) for o in outcomes]))
+        for one in fields(Outcome)
+        if one.default is MISSING is one.default_factory
     }
     return replace(outcomes[0], **means)
 

@@ -21,7 +21,6 @@ from embeddb.core.timing import summarise_runs
 from embeddb.index.held_out import split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, default_of
-from embeddb.store.usual_state import usual_at
 from embeddb.tensors.edges import CUT, Cut, edges_of
 from embeddb.tensors.roofline.analysis import fused_seconds
 from embeddb.tensors.roofline.machine import Machine
@@ -57,10 +56,6 @@ class _Program:
     program: TensorGraph
     truth: Truth
     default: Config
-
-    @property
-    def configs(self) -> list[Config]:
-        return list(self.truth.times)
 
 
 def judged_fusions(
@@ -113,7 +108,7 @@ def judged_fusions(
 def _programs(db: Lookup, platform: Platform) -> Iterator[_Program]:
     """The programs that ran their default and another cut."""
     partition = db.store.partition(platform.id, _FUSION)
-    usual = usual_at(db.store, platform.id)
+    usual = db.store.usual_at(platform.id)
     for member in sorted(db.store.members(partition)) if partition else ():
         program = db.store.tensor(member)
         if program is None:
@@ -145,7 +140,7 @@ def _sums(train: Sequence[KernelSample]) -> _Model | None:
 def _methods(
     one: _Program, by_roofline: Outcome, sums: _Model | None, seed: int
 ) -> Iterator[tuple[str, Outcome]]:
-    truth, configs = one.truth, one.configs
+    truth, configs = one.truth, list(one.truth.times)
     rng = np.random.default_rng(seed)
     draws = ([configs[at] for at in rng.permutation(len(configs))[:_K]] for _ in range(_DRAWS))
     yield "default", judge(truth, [one.default])
@@ -160,7 +155,7 @@ def _methods(
 def _ordered(one: _Program, model: _Model) -> Outcome:
     """The outcome of cuts in the order of their prices."""
     prices, edges = CutPrices(one.program, model), len(edges_of(one.program).pairs)
-    configs = one.configs
+    configs = list(one.truth.times)
     predicted = np.array([prices.seconds(Cut.read(str(c[CUT]), edges)) for c in configs])
     order = [configs[at] for at in np.argsort(predicted, kind="stable")]
     return with_ordering(judge(one.truth, order[:_K]), one.truth, configs, predicted, _NOISE)

@@ -33,7 +33,7 @@ from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from embeddb.tensors.tensor_graph import TensorGraph
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Truth, judge
-from tuners.evaluation.learned import hidden_document
+from tuners.evaluation.learned import hidden_document, share_figures
 
 _OP, _K = Op("tile"), 5
 #: Candidates for the weight of the model beside the vote.
@@ -66,9 +66,17 @@ class HeldOutKernel:
 
     def proposals(self, weight: float, *, unrun_first: bool) -> Proposals:
         """Proposals of the vote (weight 0; with its own guard), the model (1) or both, cached."""
-        if (weight, unrun_first) not in self._cache:
-            self._cache[weight, unrun_first] = self._proposals(self._ranker(weight, unrun_first))
-        return self._cache[weight, unrun_first]
+        key = (weight, unrun_first)
+        if key not in self._cache:
+            ranker = self._ranker(weight, unrun_first)
+            first = tuple(Config(c.config) for c in islice(ranker.candidates(), _K + 1))
+            gain = dict(zip(ranker.configs, ranker.score.tolist(), strict=True))
+            measured = self.truth.default_s / self.truth.times.get(first[0], math.inf)
+            # Without a neighbour that ran the default, or any other tile, only the default is
+            # proposed.
+            predicted = gain.get(first[0], 0.0) - gain.get(self.query.default, 0.0)
+            self._cache[key] = Proposals(first, predicted, math.log(max(measured, 1e-12)))
+        return self._cache[key]
 
     @cached_property
     def _cache(self) -> dict[tuple[float, bool], Proposals]:
@@ -86,14 +94,6 @@ class HeldOutKernel:
         )
         query = replace(self.query, prediction=prediction)
         return CostModelRanker(query) if weight == 1.0 else JointRanker(query)
-
-    def _proposals(self, ranker: Ranker) -> Proposals:
-        first = tuple(Config(c.config) for c in islice(ranker.candidates(), _K + 1))
-        gain = dict(zip(ranker.configs, ranker.score.tolist(), strict=True))
-        measured = self.truth.default_s / self.truth.times.get(first[0], math.inf)
-        # Without a neighbour that ran the default, or any other tile, only the default is proposed.
-        predicted = gain.get(first[0], 0.0) - gain.get(self.query.default, 0.0)
-        return Proposals(first, predicted, math.log(max(measured, 1e-12)))
 
     def shares(self, proposals: Proposals, guard: float) -> tuple[float, float]:
         """Log shares of the optimum at 1 and at 5 under a guard."""
@@ -141,7 +141,7 @@ def judgement(kernels: Sequence[HeldOutKernel]) -> dict[str, Any]:
         for name, (weight, guard) in _settings(others, unrun_first=unrun).items():
             shares.setdefault(name, []).extend(_shares(own, weight, guard, unrun_first=unrun))
     whole = _settings(kernels, unrun_first=unrun)
-    figures = {name: _figures(pairs) for name, pairs in shares.items()}
+    figures = {name: share_figures(pairs) for name, pairs in shares.items()}
     weight, guard = whole["transfer+rank"]
     figures["transfer+rank"] |= {"weight": weight, "guard": guard}
     return {"held_out": figures, "guard": whole["rank"][1], "hidden": hidden}
@@ -180,14 +180,6 @@ def _settings(
         "transfer": (0.0, -math.inf),
         "rank": (1.0, guards[1.0]),
         "transfer+rank": (best, guards[best]),
-    }
-
-
-def _figures(shares: Sequence[tuple[float, float]]) -> dict[str, float]:
-    at_1, at_5 = np.array(shares).T
-    return {
-        "of_optimum@1": math.exp(float(at_1.mean())),
-        "of_optimum@5": math.exp(float(at_5.mean())),
     }
 
 

@@ -219,7 +219,8 @@ def held_out(
         others = [s for n, other in enumerate(by_fold) if n != at for s in other]
         own = best_weight(others) if weight is None else weight
         both += [outcome_of(s, own) for s in part]
-    voted = [judge(s.truth, _voted(s.query)) for s in everything]
+    votes = ((s.truth, islice(NeighbourVote(s.query).candidates(), _K)) for s in everything)
+    voted = [judge(truth, [Config(c.config) for c in first]) for truth, first in votes]
     alone = [outcome_of(s, 1.0) for s in everything]
     groups = {s.query.pattern.group or s.query.pattern.id for s in everything}
     judged_on = {"groups": float(len(groups))}
@@ -260,14 +261,16 @@ def _error(seen: Seen, weight: float) -> float | None:
     return abs(gain - predicted) / spread if spread > 0 and math.isfinite(predicted) else None
 
 
-def _voted(query: Query) -> list[Config]:
-    return [Config(c.config) for c in islice(NeighbourVote(query).candidates(), _K)]
-
-
 def _shares(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    return share_figures([(one.of_optimum_1, one.of_optimum_5) for one in outcomes])
+
+
+def share_figures(shares: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """Means of log shares of the optimum at 1 and at 5, as in cards."""
+    at_1, at_5 = np.array(shares).T
     return {
-        "of_optimum@1": math.exp(float(np.mean([o.of_optimum_1 for o in outcomes]))),
-        "of_optimum@5": math.exp(float(np.mean([o.of_optimum_5 for o in outcomes]))),
+        "of_optimum@1": math.exp(float(at_1.mean())),
+        "of_optimum@5": math.exp(float(at_5.mean())),
     }
 
 

@@ -52,7 +52,6 @@ class WholeTraining:
     one, the cost model `start`."""
 
     db: Lookup
-    scope: str
     request: WholeRequest
     available: Samples
     encoder: Encoder
@@ -105,20 +104,19 @@ class WholeTraining:
         except UsageError as e:
             self.note(f"warning: it is not judged, so it will not rank: {e}")
             return {}
-        vectors = whole.vectors(self.structures, self.available)
+        vectors = whole.encoder.vectors_of(self.structures, self.available)
         out = set(groups[fold == 0].tolist())
-        instance = self.available.platform.id
-        if not self.db.platform(instance).portable:
-            instance = ""
+        platform, scope = self.available.platform, scope_of(self.available.platform)
+        instance = platform.id if self.db.platform(platform.id).portable else ""
         figures: HeldOut = {}
         for op in self.available.ops:
-            bench = Bench(self.db, op, self.scope, instance=instance)
+            bench = Bench(self.db, op, scope, instance=instance)
             bench.own_vectors = vectors
             seen = seen_by(bench, whole.model, *bench.split(out))
             try:
                 figures[str(op)] = held_out(_halves(seen))
             except NothingFound as e:
-                self.note(f"warning: {op} on {self.scope}: {e}")
+                self.note(f"warning: {op} on {scope}: {e}")
         return figures
 
 
@@ -150,5 +148,4 @@ def prepared(
     read = StructureReader(db, encoder, request.matrices, progress)
     available = samples_of(db, platform, ops, read=read)
     model = start.model if start else None
-    scope = scope_of(available.platform)
-    return WholeTraining(db, scope, request, available, encoder, read.structures, model, note)
+    return WholeTraining(db, request, available, encoder, read.structures, model, note)

@@ -9,13 +9,13 @@ to the last bit. Every change here needs one there; the tests compare the two.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.pattern import MAX_DIM, Pattern
+from embeddb.core.pattern import Pattern
 from embeddb.core.records import WorkloadInfo
+from embeddb.core.sizes import MAX_DIM
 from embeddb.featurizers.sizes import coordinates
 
 _SIZES = ("rows", "cols", "nnz", "density", "aspect", "row_mean")
@@ -34,17 +34,6 @@ _LONGEST = 1 << 22
 _STRIPE, _PER_STRIPE, _FEWEST, _MOST, _PER_ROW = 8, 2048, 2, 64, 32
 #: Runs of 512 non-zeros, one for 8,192.
 _RUN, _PER_RUN, _MOST_RUNS = 512, 8192, 16
-
-
-class _Sample(NamedTuple):
-    """Non-zeros of the sampled stripes. Shapes: `stripe`, `row`, `column` int64[x]; `first` and
-    `last` int64[r], the first and last column of each row that has any."""
-
-    stripe: NDArray[np.int64]
-    row: NDArray[np.int64]
-    column: NDArray[np.int64]
-    first: NDArray[np.int64]
-    last: NDArray[np.int64]
 
 
 def features_of(pattern: Pattern) -> NDArray[np.float64]:
@@ -71,10 +60,9 @@ def recorded_features(info: WorkloadInfo) -> NDArray[np.float64]:
         values |= dict(zip(_SIZES, _of_sizes(m, n, nnz), strict=True))
         size_features = coordinates(m, n, nnz, info.features)
         stats = {name.removeprefix("stats."): value for name, value in info.features.items()}
-        cv = stats.get("row_cv", math.nan) if "stats.row_cv" in info.features else math.nan
-        values["row_square"] = (
-            1 + math.expm1(cv if cv == cv else size_features.get("row_cv", cv)) ** 2
-        )
+        cv = info.features.get("stats.row_cv", math.nan)
+        cv = size_features.get("row_cv", cv) if math.isnan(cv) else cv
+        values["row_square"] = 1 + math.expm1(cv) ** 2
         values["row_max"] = math.expm1(size_features.get("row_padding", math.nan))
         for name in ("row_empty", "row_change", *_STRIPES, "reuse_512"):
             values[name] = stats.get(_STATS.get(name, name), math.nan)
@@ -142,27 +130,8 @@ def _of_splits(pattern: Pattern) -> tuple[float, ...]:
 
 
 def _of_stripes(pattern: Pattern) -> tuple[float, ...]:
-    sample = _sampled(pattern)
-    rows, count = sample.first.size, sample.column.size
-    span = int((sample.last - sample.first + 1).sum())
-    gaps = np.diff(sample.column)[np.diff(sample.row) == 0]
-    runs = count - int(np.count_nonzero(gaps == 1))
-    half = sample.row % _STRIPE // 4
-    blocks = (
-        _distinct(sample.stripe, (sample.column >> 2) * 2 + half),
-        _distinct(sample.stripe, sample.column >> 3),
-    )
-    return (
-        _ratio(span, rows) / float(pattern.shape[1]),
-        _ratio(count, runs),
-        _ratio(int(np.count_nonzero(gaps < 16)), gaps.size),
-        _ratio(count, 16 * blocks[0]),
-        _ratio(count, 64 * blocks[1]),
-    )
-
-
-def _sampled(pattern: Pattern) -> _Sample:
-    """Stripes at evenly spaced non-zeros, so that long rows have weight by their length."""
+    """Features on stripes at evenly spaced non-zeros, so that long rows have weight by their
+    length."""
     m, ptr, nnz = pattern.shape[0], pattern.indptr, pattern.nnz
     count = min(max(nnz // _PER_STRIPE, _FEWEST), _MOST)
     starts, done = [], 0
@@ -177,11 +146,19 @@ def _sampled(pattern: Pattern) -> _Sample:
     rows = rows[ptr[rows + 1] > ptr[rows]]
     counts = np.minimum(ptr[rows + 1] - ptr[rows], _PER_ROW)
     shift = ptr[rows] - np.cumsum(counts) + counts
-    columns = pattern.indices[np.repeat(shift, counts) + np.arange(counts.sum())].astype(np.int64)
+    column = pattern.indices[np.repeat(shift, counts) + np.arange(counts.sum())].astype(np.int64)
     row = np.repeat(rows, counts)
     first = pattern.indices[ptr[rows]].astype(np.int64)
-    last = pattern.indices[ptr[rows + 1] - 1].astype(np.int64)
-    return _Sample(row // _STRIPE, row, columns, first, last)
+    span = int((pattern.indices[ptr[rows + 1] - 1] - first + 1).sum())
+    gaps = np.diff(column)[np.diff(row) == 0]
+    stripe, half, count = row // _STRIPE, row % _STRIPE // 4, column.size
+    return (
+        _ratio(span, rows.size) / float(pattern.shape[1]),
+        _ratio(count, count - int(np.count_nonzero(gaps == 1))),
+        _ratio(int(np.count_nonzero(gaps < 16)), gaps.size),
+        _ratio(count, 16 * _distinct(stripe, (column >> 2) * 2 + half)),
+        _ratio(count, 64 * _distinct(stripe, column >> 3)),
+    )
 
 
 def _distinct(group: NDArray[np.int64], key: NDArray[np.int64]) -> int:

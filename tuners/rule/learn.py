@@ -230,9 +230,10 @@ def rule_data(
     able_of = Extent.of(evidence.rows[row] for row in rows[able]).patterns
     _enough(f"{op} on {where.id}", able_of if used.size else 0, groups)
     configs, gains = _with_default(bench, rows[able], allowed)
+    machines = list(_machines(bench, rows[able]))
     return RuleData(
         bench,
-        _platform_name(_machines(bench, rows[able]), where),
+        machines[0] if len(machines) == 1 else where.id,
         rows[able],
         configs,
         Measured(features[able], gains, groups.astype(np.int64)),
@@ -283,11 +284,6 @@ def _machines(bench: Bench, rows: NDArray[np.int64]) -> dict[str, Platform]:
     """The platforms that ran the rows int64[q] of the bench; others of its scope did not."""
     ids = {bench.evidence.rows[row].platform for row in rows}
     return {name: platform for name, platform in bench.platforms.items() if name in ids}
-
-
-def _platform_name(machines: Mapping[str, Platform], where: Platform) -> str:
-    """The instance that ran everything; the bare name if there were several."""
-    return next(iter(machines)) if len(machines) == 1 else where.id
 
 
 def _environment(platforms: Mapping[str, Platform]) -> dict[str, str]:

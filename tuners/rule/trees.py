@@ -5,7 +5,6 @@ Integers are added up, so C and Python decide alike.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,13 +27,14 @@ class Shape(NamedTuple):
     features: float
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """One tree before its values are set. Shapes, for v nodes and l leaves: `feature` int64[v];
-    `threshold` float64[v]; `child` int64[v,2] (left where the feature is at most the threshold;
-    below 0 a leaf, ~its number); per leaf `members`, its training rows int64[x]. A tree without
-    nodes is one leaf."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Trees:
+    """Trees before their values are set. Shapes, for t trees, v nodes and l leaves: `root`
+    int64[t]; `feature` int64[v]; `threshold` float64[v]; `child` int64[v,2] (left where the feature
+    is at most the threshold); per leaf `members`, its training rows int64[x]. Below 0 a root or
+    child is a leaf, ~its number."""
 
+    root: NDArray[np.int64]
     feature: NDArray[np.int64]
     threshold: NDArray[np.float64]
     child: NDArray[np.int64]
@@ -43,9 +43,8 @@ class Tree:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forest:
-    """Trees as one table. Shapes, for t trees, v nodes, l leaves, c configurations: `root`
-    int64[t]; `feature` int64[v]; `threshold` float64[v]; `child` int64[v,2]; `value` int16[l,c],
-    gains over the default in thousandths. Below 0 a root or child is a leaf, ~its number."""
+    """Trees (`Trees`) with `value` int16[l,c] by leaf, for c configurations: gains over the default
+    in thousandths."""
 
     root: NDArray[np.int64]
     feature: NDArray[np.int64]
@@ -56,7 +55,7 @@ class Forest:
     @classmethod
     def of(
         cls,
-        trees: Sequence[Tree],
+        trees: Trees,
         gains: NDArray[np.float64],
         groups: NDArray[np.int64],
         *,
@@ -67,22 +66,9 @@ class Forest:
         A leaf counts with its mean gain less `doubt` standard errors over groups, drawn to 0, the
         default's, as if one more group had gained nothing: few groups say little.
         """
-        root, feature, threshold, child, value = [], [], [], [], []
-        nodes = leaves = 0
-        for tree in trees:
-            root.append(nodes if tree.feature.size else ~leaves)
-            feature.append(tree.feature)
-            threshold.append(tree.threshold)
-            child.append(np.where(tree.child < 0, tree.child - leaves, tree.child + nodes))
-            value += [_leaf(gains[rows], groups[rows], doubt) for rows in tree.members]
-            nodes, leaves = nodes + tree.feature.size, leaves + len(tree.members)
-        return cls(
-            np.array(root, dtype=np.int64),
-            np.concatenate(feature),
-            np.concatenate(threshold),
-            np.concatenate(child),
-            np.array(value, dtype=np.int16),
-        )
+        value = [_leaf(gains[rows], groups[rows], doubt) for rows in trees.members]
+        table = trees.root, trees.feature, trees.threshold, trees.child
+        return cls(*table, np.array(value, dtype=np.int16))
 
     @property
     def depth(self) -> int:
@@ -135,25 +121,25 @@ def grow_trees(
     shape: Shape,
     *,
     rng: np.random.Generator,
-) -> list[Tree]:
+) -> Trees:
     """Trees over features float64[r,d] for gains float64[r,c] of rows in groups int64[r].
 
     CART (Breiman 1984) with the gain of the best configuration on each side in place of purity, so
     that patterns count by what they lose; several as a random forest (Breiman 2001) over groups.
     """
-    names = np.unique(groups)
-    trees = []
+    names, growing = np.unique(groups), _Growing(features, gains, shape, rng)
+    roots = []
     for _ in range(shape.trees):
         rows = np.arange(len(features))
         if shape.trees > 1:
             drawn = rng.choice(names, names.size)
             rows = np.concatenate([np.flatnonzero(groups == name) for name in drawn])
-        trees.append(_Growing(features, gains, shape, rng).tree(rows))
-    return trees
+        roots.append(growing.grow(rows, shape.depth))
+    return growing.trees(roots)
 
 
 class _Growing:
-    """Builder of one tree."""
+    """Builder of trees, whose nodes and leaves are numbered together."""
 
     def __init__(
         self,
@@ -166,16 +152,17 @@ class _Growing:
         self._nodes: list[tuple[int, float, int, int]] = []
         self._leaves: list[NDArray[np.int64]] = []
 
-    def tree(self, rows: NDArray[np.int64]) -> Tree:
-        self._grow(rows, self._shape.depth)
-        return Tree(
+    def trees(self, roots: list[int]) -> Trees:
+        return Trees(
+            np.array(roots, dtype=np.int64),
             np.array([node[0] for node in self._nodes], dtype=np.int64),
             np.array([node[1] for node in self._nodes], dtype=np.float64),
             np.array([node[2:] for node in self._nodes], dtype=np.int64).reshape(-1, 2),
             tuple(self._leaves),
         )
 
-    def _grow(self, rows: NDArray[np.int64], depth: int) -> int:
+    def grow(self, rows: NDArray[np.int64], depth: int) -> int:
+        """Add a tree of so many levels; the number of its root."""
         split = self._split(rows) if depth else None
         if split is None:
             self._leaves.append(rows)
@@ -184,8 +171,8 @@ class _Growing:
         at = len(self._nodes)
         self._nodes.append((feature, threshold, 0, 0))
         left = self._features[rows, feature] <= threshold
-        below = self._grow(rows[left], depth - 1)
-        above = self._grow(rows[~left], depth - 1)
+        below = self.grow(rows[left], depth - 1)
+        above = self.grow(rows[~left], depth - 1)
         self._nodes[at] = (feature, threshold, below, above)
         return at
 

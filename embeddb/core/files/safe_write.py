@@ -69,7 +69,10 @@ def whole_file(path: str | Path, *, folder: int | None = None) -> Iterator[Binar
     with _naming(target):
         with _part_file(part, folder, publish) as out:
             yield out
-        _sync_names(target.parent, folder)
+        if folder is None:
+            sync(target.parent)
+        else:
+            os.fsync(folder)
 
 
 @contextmanager
@@ -138,14 +141,13 @@ def _naming(path: Path) -> Iterator[None]:
         raise
 
 
-def _sync_names(parent: Path, folder: int | None) -> None:
-    """Wait until the names in a folder are on the disk."""
-    fd = os.open(parent, _FOLDER) if folder is None else folder
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:
-        if folder is None:
-            os.close(fd)
+        os.close(fd)
 
 
 class OwnFolder:

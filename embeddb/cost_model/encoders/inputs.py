@@ -81,6 +81,13 @@ class TreeTable:
     derived: int = 0
     facts: tuple[tuple[str, float], ...] = ()
 
+    @classmethod
+    def from_card(cls, card: Mapping[str, Any]) -> TreeTable:
+        """The columns that the trees of a card read."""
+        facts = tuple((str(name), float(rest)) for name, rest in card.get("facts", ()))
+        parts, derived = tuple(card["settings"]["parts"]), len(card.get("quantities", ()))
+        return cls(card["vector"], len(card["layout"]), parts, derived, facts)
+
     @property
     def width(self) -> int:
         """Number of columns."""
@@ -131,18 +138,11 @@ class TreeTable:
         if self.derived and "latent" in self.parts:
             table[:, derived] = columns.quantities.inputs(sizes, lengths)
         if self.facts:
-            table[:, machine] = machine_facts(platform, self.facts)
+            here = numeric_facts(platform)
+            table[:, machine] = [
+                math.log2(1 + here[name]) if name in here else rest for name, rest in self.facts
+            ]
         return table
-
-
-def machine_facts(platform: Platform, facts: Sequence[tuple[str, float]]) -> Floats32:
-    """float32[f]: log2(1 + v) of numeric facts of the machine, or the value beside a fact's name
-    where the machine does not report it."""
-    facts_here = numeric_facts(platform)
-    return np.array(
-        [math.log2(1 + facts_here[name]) if name in facts_here else rest for name, rest in facts],
-        dtype=np.float32,
-    )
 
 
 def numeric_facts(platform: Platform) -> dict[str, float]:

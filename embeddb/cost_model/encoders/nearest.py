@@ -46,19 +46,6 @@ class Nearest:
     distance: float | None
 
 
-def nearest_legal(
-    target: Platform,
-    source: Platform,
-    op: Op,
-    configs: Sequence[Mapping[str, Any]],
-    *,
-    sizes: Sizes = UNKNOWN,
-) -> list[Nearest]:
-    """For each configuration of `source`, the nearest legal one of `target` on a matrix of these
-    rows, columns and non-zeros (-1 is unknown): the first of `nearest_configs`."""
-    return [ranked[0] for ranked in nearest_configs(target, source, op, configs, sizes=sizes)]
-
-
 def nearest_configs(
     target: Platform,
     source: Platform,

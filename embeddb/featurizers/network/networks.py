@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -58,73 +58,66 @@ class _Head(nn.Module):
         return projected
 
 
-class Cognate(nn.Module):
-    """COGNATE's input featurizer: 12 submanifold convolutions in four blocks of three.
+class _Layers(NamedTuple):
+    """Convolutions of a network, the first of 5x5 by stride 1, the others of 3x3 by `stride`."""
 
-    The first kernel is 5x5, the others 3x3; channels 32, 32, 64 | 64, 64, 128 | 128, 128, 256 |
-    256, 256, 256; max pooling after the first three blocks (2x2 by stride 2: our choice), the
-    global average after the last. (The text pools after each block; this follows Table 5.)
-    """
+    channels: tuple[int, ...]
+    stride: int
+    #: Numbers of the convolutions before which there is max pooling (2x2 by stride 2).
+    pooled: tuple[int, ...]
+    #: True if the global averages of all layers are used, not of the last alone.
+    every: bool
+    #: Default of `shape` in a spec.
+    shape: bool
 
-    channels = ((32, 32, 64), (64, 64, 128), (128, 128, 256), (256, 256, 256))
 
-    def __init__(self, layers: Any, *, in_channels: int, dim: int, shape: bool) -> None:
+#: By the name in a spec.
+NETWORKS = {
+    # COGNATE's input featurizer: 12 submanifold convolutions in four blocks of three; max pooling
+    # after the first three blocks (its stride: our choice), the global average after the last. (The
+    # text pools after each block; this follows Table 5.)
+    "cognate": _Layers(
+        (32, 32, 64, 64, 64, 128, 128, 128, 256, 256, 256, 256), 1, (3, 6, 9), False, False
+    ),
+    # WACO's input featurizer: 14 convolutions of 32 channels, down to one site for all patterns up
+    # to 8192 a side; the averages of all layers are concatenated, 448 numbers, with the shape. The
+    # stride and the kernel of the first layer are our choice.
+    "waco": _Layers((32,) * 14, 2, (), True, True),
+}
+
+
+class SparseNetwork(nn.Module):
+    """The convolutions of one of `NETWORKS`, averages over the sites, and one linear layer."""
+
+    def __init__(
+        self, plan: _Layers, layers: Any, *, in_channels: int, dim: int, shape: bool
+    ) -> None:
         super().__init__()
-        widths = [in_channels, *(c for block in self.channels for c in block)]
+        self.plan = plan
         self.convolutions = nn.ModuleList(
-            layers.SparseConv2d(cin, cout, 3 if number else 5)
-            for number, (cin, cout) in enumerate(pairwise(widths))
+            layers.SparseConv2d(cin, cout, *((3, plan.stride) if number else (5, 1)))
+            for number, (cin, cout) in enumerate(pairwise([in_channels, *plan.channels]))
         )
         self.pool = layers.SparseMaxPool2d(2, 2)
-        self.head = _Head(widths[-1], dim, shape=shape)
+        averaged = sum(plan.channels) if plan.every else plan.channels[-1]
+        self.head = _Head(averaged, dim, shape=shape)
         self._average = layers.global_average
-        self._pooled = {len(block) * k for k, block in enumerate(self.channels) if k}
 
     def forward(self, tensor: SparseTensor, shapes: Tensor) -> Tensor:
         """[b,dim] from the sites and `shapes` [b,3]."""
-        tensor = _cast(tensor, self.head)
+        features = tensor.features.to(self.head.project.weight.dtype)
+        tensor, averages = SparseTensor(features, tensor.level), []
+        last = len(self.convolutions) - 1
         for number, convolution in enumerate(self.convolutions):
-            if number in self._pooled:
+            if number in self.plan.pooled:
                 tensor = self.pool(tensor)
-            tensor = _relu(convolution(tensor))
-        embedded: Tensor = self.head(self._average(tensor), shapes)
-        return embedded
-
-
-class Waco(nn.Module):
-    """WACO's input featurizer: 14 convolutions of 32 channels; the averages of all layers are used.
-
-    Kernel 5x5 at full resolution, then 13 of 3x3 by stride 2, down to one site for all patterns up
-    to 8192 a side; the global averages of all layers are concatenated, 448 numbers, with the shape.
-    The stride and the kernel of the first layer are our choice.
-    """
-
-    depth, width = 14, 32
-
-    def __init__(self, layers: Any, *, in_channels: int, dim: int, shape: bool) -> None:
-        super().__init__()
-        first = layers.SparseConv2d(in_channels, self.width, 5)
-        rest = (layers.SparseConv2d(self.width, self.width, 3, 2) for _ in range(self.depth - 1))
-        self.convolutions = nn.ModuleList([first, *rest])
-        self.head = _Head(self.depth * self.width, dim, shape=shape)
-        self._average = layers.global_average
-
-    def forward(self, tensor: SparseTensor, shapes: Tensor) -> Tensor:
-        """[b,dim] from the sites and `shapes` [b,3]."""
-        tensor = _cast(tensor, self.head)
-        averages = []
-        for convolution in self.convolutions:
-            tensor = _relu(convolution(tensor))
-            averages.append(self._average(tensor))
+            tensor = convolution(tensor)
+            # In place: the result of a convolution has no other use.
+            tensor = SparseTensor(nn.functional.relu_(tensor.features), tensor.level)
+            if self.plan.every or number == last:
+                averages.append(self._average(tensor))
         embedded: Tensor = self.head(torch.cat(averages, dim=1), shapes)
         return embedded
-
-
-#: Class by the name in a spec, and the default of `shape`.
-NETWORKS: dict[str, tuple[type[nn.Module], bool]] = {
-    "cognate": (Cognate, False),
-    "waco": (Waco, True),
-}
 
 
 def complete(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,7 +126,7 @@ def complete(spec: Mapping[str, Any]) -> dict[str, Any]:
     name = spec.get("name")
     if not isinstance(name, str) or name not in NETWORKS:
         raise ModelError(f"network {name!r} is none of {', '.join(NETWORKS)}", where="network")
-    full = {"name": name, "dim": 128, "shape": NETWORKS[name][1], "dtype": "float32", **spec}
+    full = {"name": name, "dim": 128, "shape": NETWORKS[name].shape, "dtype": "float32", **spec}
     unknown = full.keys() - {"name", "in_channels", "dim", "shape", "dtype"}
     if unknown:
         raise ModelError(f"networks have no {min(unknown)!r}", where="network")
@@ -160,10 +153,9 @@ def build(spec: Mapping[str, Any], *, seed: int = 0, layers: Any = sparse_conv) 
     Raises: ModelError for an invalid spec.
     """
     full = complete(spec)
-    network, _ = NETWORKS[full["name"]]
     sizes = {key: full[key] for key in ("in_channels", "dim", "shape")}
     with torch.random.fork_rng(devices=[]):
-        module = network(layers, **sizes)
+        module = SparseNetwork(NETWORKS[full["name"]], layers, **sizes)
     _first_weights(module, torch.Generator().manual_seed(seed))
     return module.to(_DTYPES[full["dtype"]])
 
@@ -195,12 +187,3 @@ def _first_weights(module: nn.Module, rng: torch.Generator) -> None:
                 parameter.normal_(0, math.sqrt(1 / parameter.shape[1]), generator=rng)
             else:
                 parameter.zero_()
-
-
-def _cast(tensor: SparseTensor, head: _Head) -> SparseTensor:
-    return SparseTensor(tensor.features.to(head.project.weight.dtype), tensor.level)
-
-
-def _relu(tensor: SparseTensor) -> SparseTensor:
-    # In place: the result of a convolution has no other use.
-    return SparseTensor(nn.functional.relu_(tensor.features), tensor.level)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -76,7 +76,7 @@ class Input:
     """One pattern as input of a network; an empty one has no sites.
 
     Shapes: `coords` int64[n,2] of (row, column), unique, sorted lexicographically; `features`
-    float32[n,CHANNELS]; `shape` float32[3], log1p of rows, columns and nonzeros.
+    float32[n,channels]; `shape` float32[3], log1p of rows, columns and nonzeros.
     """
 
     coords: NDArray[np.int64]
@@ -84,65 +84,33 @@ class Input:
     shape: NDArray[np.float32]
 
 
-def reduce(pattern: Pattern, reduction: Reduction) -> Input:
-    """The sites of a pattern under a reduction.
+def reduce(pattern: Pattern, reduction: Reduction, channels: int = CHANNELS) -> Input:
+    """The sites of a pattern under a reduction, with so many features per site: all of them, or for
+    one channel only a 1, the binary sites of the data-selection paper (Section 3.1).
 
     Time O(nnz) for the grid, and memory beyond the pattern `size`^2 counters and a fixed block of
-    nonzeros. For sites see `occupied`.
+    nonzeros. For sites see `occupied`. Raises: InputError for another number of channels.
     """
+    if channels not in (1, CHANNELS):
+        raise InputError(f"sites have 1 or {CHANNELS} features, not {channels}", where="network")
     if reduction.kind == "grid":
-        coords, features = _grid(pattern, reduction.size)
+        # Every cell spans the same integer number of rows and columns (the last ones may extend
+        # beyond the matrix), so a uniform band gives uniform counts; cells of m / size rows would
+        # alternate between two sizes.
+        height, width = (max(-(-length // reduction.size), 1) for length in pattern.shape)
+        coords, counts = _sites(_first(pattern, height, width))
     else:
-        coords, counts, side = occupied(pattern, reduction.size**2)
-        features = _features(counts, side, side)
+        coords, counts, height = occupied(pattern, reduction.size**2)
+        width = height
+    features = np.ones((counts.size, channels), dtype=np.float32)
+    if channels == CHANNELS:
+        features[:, 0] = np.log1p(counts.astype(np.float64))
+        features[:, 1:] = np.log1p(np.array([height, width], np.float64))
     sizes = np.array([*pattern.shape, pattern.nnz], np.float64)
     return Input(coords, features, np.log1p(sizes).astype(np.float32))
 
 
-def seen_through(item: Input, channels: int) -> Input:
-    """The input with so many features per site: all of them, or for one channel only a 1, the
-    binary sites of the data-selection paper (Section 3.1). Raises: InputError for any other
-    number."""
-    if channels == CHANNELS:
-        return item
-    if channels != 1:
-        raise InputError(f"sites have 1 or {CHANNELS} features, not {channels}", where="network")
-    return replace(item, features=np.ones((len(item.coords), 1), dtype=np.float32))
-
-
-def _grid(pattern: Pattern, size: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Occupied cells int64[n,2] and their features, of at most size x size equal cells.
-
-    Every cell spans the same integer number of rows and columns (the last ones may extend beyond
-    the matrix), so a uniform band gives uniform counts; cells of m / size rows would alternate
-    between two sizes.
-    """
-    m, n = pattern.shape
-    height, width = max(-(-m // size), 1), max(-(-n // size), 1)
-    down, across = -(-m // height), -(-n // width)
-    # Cells of one row are consecutive nonzeros: only columns need a division.
-    cuts = pattern.indptr[np.minimum(np.arange(down + 1, dtype=np.int64) * height, m)]
-    first = np.arange(down, dtype=np.int64) * across
-    counts = np.zeros(down * across, dtype=np.int64)
-    for start in range(0, pattern.nnz, _CHUNK):
-        stop = min(start + _CHUNK, pattern.nnz)
-        inside = cuts.clip(start, stop)
-        cells = np.repeat(first, inside[1:] - inside[:-1])
-        cells += pattern.indices[start:stop] // width
-        counts += np.bincount(cells, minlength=counts.size)
-    full = np.flatnonzero(counts)
-    sites = np.stack(np.divmod(full, max(across, 1)), axis=1)
-    return sites, _features(counts[full], height, width)
-
-
-def _features(counts: NDArray[np.int64], height: int, width: int) -> NDArray[np.float32]:
-    out = np.empty((counts.size, CHANNELS), dtype=np.float32)
-    out[:, 0] = np.log1p(counts.astype(np.float64))
-    out[:, 1:] = np.log1p(np.array([height, width], np.float64))
-    return out
-
-
-# -- Coordinates of a pattern itself, coarsened only where there are too many of them -------------
+# -- Cells of a pattern with a nonzero ------------------------------------------------------------
 
 Ints = NDArray[np.int64]
 #: Keys row * columns + column of cells, sorted, their counts, and the rows and columns of the grid.
@@ -163,49 +131,54 @@ def occupied(pattern: Pattern, most: int) -> tuple[Ints, Ints, int]:
     m, n = pattern.shape
     # A cell of s by s holds at most s * s nonzeros, so sizes with fewer cells than nnz / s^2 are
     # skipped.
-    side = _power(math.sqrt(pattern.nnz / max(most, 1)))
+    side = 1 << max(0, math.ceil(math.log2(max(math.sqrt(pattern.nnz / max(most, 1)), 1.0))))
     probe = side
     while _cells(m, probe) * _cells(n, probe) > _COUNTED:
         probe *= 2
-    grid = _first(pattern, probe)
+    grid = _first(pattern, probe, probe)
     if probe > side and len(grid[0]) <= most:
         # Smaller cells may suffice: these are sorted, which is slow only for scattered patterns.
-        grid = _first(pattern, side)
+        grid = _first(pattern, side, side)
     else:
         side = probe
     while len(grid[0]) > most:
         grid = _halved(*grid)
         side *= 2
-    keys, counts, (_, width) = grid
-    return np.stack(np.divmod(keys, width), axis=1), counts, side
+    return *_sites(grid), side
 
 
-def _power(least: float) -> int:
-    """Smallest power of two that is at least `least`."""
-    return 1 << max(0, math.ceil(math.log2(max(least, 1.0))))
+def _sites(grid: _Grid) -> tuple[Ints, Ints]:
+    """Row and column of the cells, int64[c,2], and their counts."""
+    keys, counts, (_, across) = grid
+    return np.stack(np.divmod(keys, across), axis=1), counts
 
 
 def _cells(length: int, side: int) -> int:
     return max(-(-length // side), 1)
 
 
-def _first(pattern: Pattern, side: int) -> _Grid:
-    """Cells of one size."""
-    shape = (_cells(pattern.shape[0], side), _cells(pattern.shape[1], side))
+def _first(pattern: Pattern, height: int, width: int) -> _Grid:
+    """Cells of `height` rows and `width` columns each."""
+    m, n = pattern.shape
+    shape = (_cells(m, height), _cells(n, width))
     keys, counts = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    sums = np.zeros(math.prod(shape) if math.prod(shape) <= _COUNTED else 0, dtype=np.int64)
     for start in range(0, pattern.nnz, _CHUNK):
         stop = min(start + _CHUNK, pattern.nnz)
-        first = int(np.searchsorted(pattern.indptr, start, side="right")) - 1
-        last = int(np.searchsorted(pattern.indptr, stop, side="left"))
-        counts_by_row = np.diff(pattern.indptr[first : last + 1].clip(start, stop))
-        cells = np.repeat(np.arange(first, last, dtype=np.int64) // side * shape[1], counts_by_row)
-        cells += pattern.indices[start:stop] // side
-        merged = _merged(cells, np.ones(len(cells), dtype=np.int64), shape)
-        if start:
-            merged = _merged(
-                np.concatenate((keys, merged[0])), np.concatenate((counts, merged[1])), shape
-            )
-        keys, counts = merged
+        first = (int(np.searchsorted(pattern.indptr, start, side="right")) - 1) // height
+        last = _cells(int(np.searchsorted(pattern.indptr, stop, side="left")), height)
+        # Cells of one row are consecutive nonzeros: only columns need a division.
+        cuts = pattern.indptr[np.minimum(np.arange(first, last + 1) * height, m)].clip(start, stop)
+        cells = np.repeat(np.arange(first, last) * shape[1], np.diff(cuts))
+        cells += pattern.indices[start:stop] // width
+        if sums.size:
+            sums += np.bincount(cells, minlength=sums.size)
+        else:
+            ones = np.ones(len(cells), dtype=np.int64)
+            keys, counts = _merged(np.append(keys, cells), np.append(counts, ones), shape)
+    if sums.size:
+        keys = np.flatnonzero(sums)
+        counts = sums[keys]
     return keys, counts, shape
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -72,56 +73,47 @@ class Plan:
         return max((chunk.pairs for chunk in self.chunks), default=0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class KernelMap:
     """Input and output sites of a k x k kernel from level `source` to level `target`."""
 
     source: Level
     target: Level
     kernel: int
-    _cache: dict[str, Plan] = field(default_factory=dict, repr=False)
 
     @property
     def same_sites(self) -> bool:
         """True for a submanifold map, whose outputs are the input sites."""
         return self.source is self.target
 
-    @property
+    @cached_property
     def plan(self) -> Plan:
         """Plan from inputs to outputs."""
-        if "forward" not in self._cache:
-            self._cache["forward"] = _plan(self._table(), self._centre)
-        return self._cache["forward"]
+        return _plan(self._table(), self.kernel**2 // 2 if self.same_sites else None)
 
-    @property
+    @cached_property
     def reverse(self) -> Plan:
         """Plan from outputs to inputs (gradients). Its offset o is offset `mirror[o]` of `plan`."""
         if self.same_sites:
             return self.plan
-        if "reverse" not in self._cache:
-            table = self._table()
-            sites = torch.arange(table.shape[0], dtype=table.dtype, device=table.device)
-            back = table.new_full((self.source.sites, table.shape[1]), -1)
-            for o in range(table.shape[1]):
-                occupied = table[:, o] >= 0
-                back[table[occupied, o].long(), o] = sites[occupied]
-            self._cache["reverse"] = _plan(back, None)
-        return self._cache["reverse"]
+        table = self._table()
+        sites = torch.arange(table.shape[0], dtype=table.dtype, device=table.device)
+        back = table.new_full((self.source.sites, table.shape[1]), -1)
+        for o in range(table.shape[1]):
+            occupied = table[:, o] >= 0
+            back[table[occupied, o].long(), o] = sites[occupied]
+        return _plan(back, None)
 
     @property
     def mirror(self) -> tuple[int, ...]:
         area = self.kernel**2
         return tuple(reversed(range(area))) if self.same_sites else tuple(range(area))
 
-    @property
-    def _centre(self) -> int | None:
-        return self.kernel**2 // 2 if self.same_sites else None
-
     def _table(self) -> Tensor:
         return neighbours(self.target.coords, self.source.coords, self.kernel, self.source.stride)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Level:
     """The sites of one resolution. Coordinates are in units of the input and multiples of `stride`;
     `entries` is the number of patterns in the batch, those without a site included.
@@ -158,14 +150,10 @@ class Level:
     def sites(self) -> int:
         return int(self.coords.shape[0])
 
-    @property
+    @cached_property
     def counts(self) -> tuple[int, ...]:
         """Number of sites of each entry."""
-        if "counts" not in self._cache:
-            sites = torch.bincount(self.coords[:, 0], minlength=self.entries)
-            self._cache["counts"] = tuple(sites.tolist())
-        counts: tuple[int, ...] = self._cache["counts"]
-        return counts
+        return tuple(torch.bincount(self.coords[:, 0], minlength=self.entries).tolist())
 
     def coarser(self, factor: int) -> Level:
         """Every site, once, rounded down to a multiple of `factor` times the stride."""

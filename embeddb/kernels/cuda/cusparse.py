@@ -68,7 +68,7 @@ class Cusparse:
     """
 
     def __init__(self, library: Any) -> None:
-        self._library = library
+        self.functions = library
         for name, arguments in _SIGNATURES.items():
             if (function := getattr(library, name, None)) is not None:
                 function.argtypes = arguments
@@ -79,22 +79,14 @@ class Cusparse:
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function of the library. Raises: DeviceError."""
-        self.check(name, getattr(self._library, name)(*arguments))
+        self.check(name, getattr(self.functions, name)(*arguments))
 
     def check(self, name: str, status: int) -> None:
         """Raises: DeviceError for the status of a call that failed; of those NoDeviceMemory."""
         if status:
-            text = (self._library.cusparseGetErrorString(status) or b"unknown error").decode()
+            text = (self.functions.cusparseGetErrorString(status) or b"unknown error").decode()
             kind = NoDeviceMemory if status in _NO_MEMORY else DeviceError
             raise kind(f"{name}: {text}")
-
-    def function(self, name: str) -> Any:
-        """A function of the library, which returns a status."""
-        return getattr(self._library, name)
-
-    def has(self, name: str) -> bool:
-        """True if this version of the library has a function."""
-        return hasattr(self._library, name)
 
     def descriptor(self, kind: str, *arguments: Any) -> c_void_p:
         """A new descriptor of kind `Csr`, `DnMat` or `DnVec`. Raises: DeviceError."""
@@ -127,9 +119,10 @@ class CusparseProduct:
         self._device, self._library = device, cusparse(device)
         vector = plan.op.name == "spmv"
         self._name, self._dense = ("SpMV", "DnVec") if vector else ("SpMM", "DnMat")
-        self._multiply = self._library.function(f"cusparse{self._name}")
-        self._set_values = self._library.function(f"cusparse{self._dense}SetValues")
-        self._set_stream = self._library.function("cusparseSetStream")
+        functions = self._library.functions
+        self._multiply = getattr(functions, f"cusparse{self._name}")
+        self._set_values = getattr(functions, f"cusparse{self._dense}SetValues")
+        self._set_stream = functions.cusparseSetStream
         self._stream = device.stream()
         if csr.nnz and plan.op.width:
             self._prepare()
@@ -184,10 +177,10 @@ class CusparseProduct:
         library.call(f"cusparse{self._name}_bufferSize", *self._arguments, byref(size))
         buffer = torch.empty(max(size.value, 1), dtype=torch.uint8, device=csr.ptr.device)
         self.form, self._buffer = Form({"buffer": buffer}), buffer.data_ptr()
-        if library.has(f"cusparse{self._name}_preprocess"):
+        name = f"cusparse{self._name}_preprocess"
+        if hasattr(library.functions, name):  # not in older versions
             with library.lock:
                 library.call("cusparseSetStream", library.handle, self._device.stream())
-                name = f"cusparse{self._name}_preprocess"
                 library.call(name, *self._arguments, self._buffer)
 
     def _dense_descriptor(self, dense: torch.Tensor, stored: int) -> c_void_p:

@@ -1,17 +1,18 @@
 """Storage formats of a sparse matrix on the device, converted there by torch.
 
-Everything here runs on any torch device, so that formats can be tested without a GPU.
+Checking a matrix, and cutting its rows, take one kernel launch each instead of dozens by torch;
+all else runs on any torch device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from embeddb.core.errors import EmbeddbError
+from embeddb.kernels.cuda.device import Args, Call, Device
 from embeddb.kernels.cuda.plan import BLOCK_COLUMNS, FormSpec, Plan
 
 #: Bit in `piece_row` if several groups of threads add to that row of the result.
@@ -21,9 +22,8 @@ _MOST_PADDING, _MOST_VALUES = 10, 400_000_000
 #: Leading columns of a row that `reorder=columns` compares.
 _COMPARED = 16
 _PACKED = {"bf16": torch.bfloat16, "f16": torch.float16}
-#: A matrix and the most entries of a piece -> `piece_row`, `piece_begin`, `piece_end`, and True if
-#: some row was cut (`prepare.pieces`).
-Cut = Callable[["Csr", int], tuple[dict[str, torch.Tensor], bool]]
+_THREADS = 256
+_INTEGERS = {torch.int32: "int", torch.int64: "long long"}
 
 
 class FormRefused(EmbeddbError):
@@ -111,10 +111,10 @@ class Form:
         return Form({**self.tensors, "val": stored}, self.pieces, self.adds, self.places)
 
 
-def form_of(csr: Csr, of: Plan, cut: Cut) -> Form:
-    """The matrix in the format of a plan; `cut` cuts rows into pieces.
+def form_of(csr: Csr, of: Plan, device: Device) -> Form:
+    """The matrix in the format of a plan.
 
-    Raises: FormRefused if it would store more than ten values per entry.
+    Raises: FormRefused if it would store more than ten values per entry; as `Device.kernel`.
     """
     spec = of.form
     if spec.layout == "csr":
@@ -124,7 +124,7 @@ def form_of(csr: Csr, of: Plan, cut: Cut) -> Form:
     if spec.layout == "rows":
         return Form({"perm": _row_order(csr, spec.reorder).to(torch.int32)})
     if spec.layout == "pieces":
-        return _pieces(csr, spec, cut)
+        return _pieces(csr, spec, device)
     make = {"slices": _slices, "stream": _stream, "windows": _windows}
     return make[spec.layout](csr, spec)
 
@@ -138,12 +138,11 @@ def _offsets(counts: torch.Tensor) -> torch.Tensor:
 def _row_order(csr: Csr, reorder: str) -> torch.Tensor:
     """int64[m]: rows in order, by falling length, or in lexicographic order of their first columns,
     shorter rows first."""
-    m = csr.shape[0]
-    if reorder == "none":
-        return torch.arange(m, device=csr.ptr.device)
     if reorder == "length":
         return torch.argsort(csr.lengths, descending=True, stable=True)
-    order = torch.arange(m, device=csr.ptr.device)
+    order = torch.arange(csr.shape[0], device=csr.ptr.device)
+    if reorder == "none":
+        return order
     # The last key first, by stable sorts.
     for place in reversed(range(min(csr.longest, _COMPARED))):
         at = csr.ptr[:-1].long() + place
@@ -181,8 +180,8 @@ def _as_form(parts: dict[str, Any], adds: bool, more: dict[str, torch.Tensor]) -
     return Form({**tensors, **more}, pieces, adds)
 
 
-def _pieces(csr: Csr, spec: FormSpec, cut: Cut) -> Form:
-    parts, adds = cut(csr, spec.piece)
+def _pieces(csr: Csr, spec: FormSpec, device: Device) -> Form:
+    parts, adds = _cut_rows(csr, spec.piece, device)
     if spec.reorder == "length":
         lengths = parts["piece_end"] - parts["piece_begin"]
         order = torch.argsort(lengths, descending=True, stable=True)
@@ -331,3 +330,65 @@ def _value_place(
 def _check_padding(stored: int, nnz: int) -> None:
     if stored > _MOST_PADDING * nnz + 4096 or stored > _MOST_VALUES:
         raise FormRefused(f"the format would store {stored} values for {nnz} entries")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Faults of a CSR matrix: pointers that do not rise from 0 to nnz, columns outside the matrix,
+    rows whose columns fall, rows that have a column twice."""
+
+    pointers: bool
+    outside: bool
+    falling: bool
+    repeated: bool
+
+
+def inspect(
+    shape: tuple[int, int],
+    ptr: torch.Tensor,
+    idx: torch.Tensor,
+    values: torch.Tensor,
+    device: Device,
+) -> tuple[Csr, Report]:
+    """A matrix with pointers int[m+1] and columns int[nnz], of 32 or 64 bits each, as `Csr`, valid
+    only if the report has no fault. `values` are not checked."""
+    (m, n), nnz = shape, idx.numel()
+    ptr, idx = ptr.contiguous(), idx.to(ptr.dtype).contiguous()
+    # cuSPARSE wants addresses that are multiples of 16 bytes.
+    sizes = (m + 1, nnz, nnz)
+    room = [-(-count // 4) * 4 for count in sizes]
+    places = torch.empty(sum(room), dtype=torch.int32, device=ptr.device)
+    parts = [a[:count] for a, count in zip(torch.split(places, room), sizes, strict=True)]
+    report = torch.zeros(5, dtype=torch.int32, device=ptr.device)
+    args = Args(m=m, n=n, nnz=nnz, X=ptr.data_ptr(), B=idx.data_ptr(), out=report.data_ptr())
+    args.ptr, args.idx, args.rows = (one.data_ptr() for one in parts)
+    _launch(f"inspect<{_INTEGERS[ptr.dtype]}>", args, 32 * m, device)
+    *faults, longest = report.tolist()
+    return Csr(shape, parts[0], parts[1], values, [parts[2]], [longest]), Report(*map(bool, faults))
+
+
+def _cut_rows(csr: Csr, piece: int, device: Device) -> tuple[dict[str, torch.Tensor], bool]:
+    """Rows cut into pieces of at most `piece` entries: `piece_row`, with the sign bit set if a row
+    has several pieces, `piece_begin` and `piece_end` int32[pieces]; True if there are such rows. An
+    empty row has one empty piece."""
+    m, place = csr.shape[0], csr.ptr.device
+    if csr.longest <= piece:
+        rows = torch.arange(m, dtype=torch.int32, device=place)
+        return {"piece_row": rows, "piece_begin": csr.ptr[:-1], "piece_end": csr.ptr[1:]}, False
+    counts = torch.empty(m, dtype=torch.int32, device=place)
+    args = Args(m=m, piece=piece, ptr=csr.ptr.data_ptr(), out=counts.data_ptr())
+    _launch("count_pieces", args, m, device)
+    sums = torch.cumsum(counts, 0)
+    total = int(sums[-1])
+    table = torch.empty((3, total), dtype=torch.int32, device=place)
+    row, begin, end = table
+    args = Args(m=m, piece=piece, ptr=csr.ptr.data_ptr(), X=sums.data_ptr())
+    args.piece_row, args.piece_begin, args.piece_end = (one.data_ptr() for one in table)
+    _launch("fill_pieces", args, 32 * m, device)
+    return {"piece_row": row, "piece_begin": begin, "piece_end": end}, True
+
+
+def _launch(template: str, args: Args, threads: int, device: Device) -> None:
+    if threads:
+        grid = -(-threads // _THREADS)
+        device.kernel(template).launch(grid, _THREADS, 0, device.stream(), Call(args, 0))

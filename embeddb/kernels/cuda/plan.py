@@ -6,7 +6,7 @@ The parameters are described in `platforms/cuda.toml`, the kernels in `kernels.c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import index
 from typing import Any
@@ -206,7 +206,7 @@ def _planned(work: str, config: Mapping[str, Any], op: Op) -> Plan:
     lanes = {"entries": 32, "slices": 1}.get(work, 0) if op.name == "spmv" else 0
     lanes = lanes or _number(config, "lanes")
     vec = _number(config, "vec") if "vec" in config else 1
-    block, batch = _number(config, "block"), _number(config, "batch") if batched else 1
+    batch = _number(config, "batch") if batched else 1
     piece = _number(config, "piece") if shares or work == "coo" else 0
     form = _form(work, piece, config)
     if op.name == "spmm":
@@ -228,19 +228,8 @@ def _planned(work: str, config: Mapping[str, Any], op: Op) -> Plan:
         if work == "stream":
             parts = ("spmv_stream", stored, out, lanes)
         tile, vec = 1, 1
-    return Plan(
-        op,
-        form,
-        template=_template(parts),
-        lanes=lanes,
-        tile=tile,
-        vec=vec,
-        block=block,
-        batch=batch,
-        columns_fast=config.get("grid", "columns") == "columns",
-        wide=wide,
-        tolerance=TOLERANCES[op.dtype],
-    )
+    plain = Plan(op, form, lanes=lanes, tile=tile, vec=vec, batch=batch, wide=wide)
+    return _launched(plain, config, parts)
 
 
 def _form(work: str, piece: int, config: Mapping[str, Any]) -> FormSpec:
@@ -282,23 +271,23 @@ def _windows(work: str, config: Mapping[str, Any], op: Op) -> Plan:
         cols = _number(config, "cols")
         parts = ("spmm_mma", stored, out, _MATH[math], window, cols, quad)
         tile = 32 * cols
-    return Plan(
-        op,
-        form,
-        template=_template(parts),
-        lanes=lanes,
-        tile=tile,
-        vec=vec,
+    plain = Plan(op, form, lanes=lanes, tile=tile, vec=vec, wide=rounds and bool(piece))
+    return _launched(plain, config, parts, _MATH_TOLERANCES.get(math, 0.0))
+
+
+def _launched(
+    plain: Plan, config: Mapping[str, Any], parts: tuple[object, ...], tolerance: float = 0.0
+) -> Plan:
+    """The plan with its launch, its tolerance, and the instance of a template with these
+    arguments, the first its name."""
+    name, *arguments = parts
+    return replace(
+        plain,
+        template=f"{name}<{','.join(map(str, arguments))}>",
         block=_number(config, "block"),
         columns_fast=config.get("grid", "columns") == "columns",
-        wide=rounds and bool(piece),
-        tolerance=max(TOLERANCES[op.dtype], _MATH_TOLERANCES.get(math, 0.0)),
+        tolerance=max(TOLERANCES[plain.op.dtype], tolerance),
     )
-
-
-def _template(parts: tuple[object, ...]) -> str:
-    name, *rest = parts
-    return f"{name}<{','.join(map(str, rest))}>"
 
 
 def fit(config: Mapping[str, Any], op: Op) -> Config:

@@ -10,7 +10,6 @@ from embeddb.kernels.cuda.cusparse import CusparseProduct
 from embeddb.kernels.cuda.device import Args, Call, Device, Kernel
 from embeddb.kernels.cuda.forms import Csr, Form, FormRefused, form_of
 from embeddb.kernels.cuda.plan import SIZES, Plan
-from embeddb.kernels.cuda.prepare import pieces
 
 _MAX_BLOCKS = (1 << 31) - 1
 
@@ -83,7 +82,7 @@ def bind(csr: Csr, plan: Plan, device: Device) -> Product | CusparseProduct:
     """
     if plan.algorithm:
         return CusparseProduct(csr, plan, device)
-    form = form_of(csr, plan, lambda matrix, piece: pieces(matrix, piece, device))
+    form = form_of(csr, plan, device)
     kernel = device.kernel(plan.template)
     if plan.block > kernel.max_threads:
         raise FormRefused(

@@ -261,23 +261,24 @@ def bounds_of(writer: Writer, names: Names, pieces: Sequence[Piece], at: int) ->
     """
     nest, piece = writer.nest, pieces[at]
     loop = nest.loops[piece.loop]
-    around = _Around(nest, names, pieces[:at])
+    around = pieces[:at]
     if piece.block:
         if loop.lower.of is not None or loop.upper.of is not None:
             raise NestError(
                 f"loop {nest.loop_name(piece.loop)}: bounds out of an array have no blocks"
             )
-        least, least_needs = around.furthest(loop.lower, up=False)
-        most, most_needs = around.furthest(loop.upper, up=True)
+        least, least_needs = _furthest(nest, names, around, loop.lower, up=False)
+        most, most_needs = _furthest(nest, names, around, loop.upper, up=True)
         return Bounds(least, most, least_needs | most_needs)
+    points = frozenset(p.loop for p in around if not p.block)
     for bound in (loop.lower, loop.upper):
-        if hidden := bound.loops - around.points:
+        if hidden := bound.loops - points:
             inner, outer = nest.loop_name(min(hidden)), nest.loop_name(piece.loop)
             raise NestError(f"loop {outer} cannot stand outside of {inner}, which bounds it")
-    site = Site({k: (names.points[k], 0) for k in around.points})
+    site = Site({k: (names.points[k], 0) for k in points})
     lower, upper = (writer.index(bound, site) for bound in (loop.lower, loop.upper))
     needs = frozenset(names.points[k] for k in loop.lower.loops | loop.upper.loops)
-    tile = next((p for p in pieces[:at] if p.block and p.loop == piece.loop), None)
+    tile = next((p for p in around if p.block and p.loop == piece.loop), None)
     if tile is None:
         return Bounds(lower, upper, needs)
     block = names.blocks[piece.loop]
@@ -301,42 +302,33 @@ def _within(nest: Nest, at: int, step: int, block_bounds: tuple[str, str, str]) 
     return f"{lower} + {loop.step} * ({turns})", end
 
 
-class _Around:
-    """The generated loops around a loop."""
-
-    def __init__(self, nest: Nest, names: Names, pieces: Sequence[Piece]) -> None:
-        self.nest, self.names = nest, names
-        self.points = frozenset(p.loop for p in pieces if not p.block)
-        self._blocks = {p.loop: p.step for p in pieces if p.block}
-
-    def furthest(self, index: Index, *, up: bool) -> tuple[str, frozenset[str]]:
-        """The largest (or smallest) value of a bound, and the variables in it."""
-        constant, coefs = index.affine.constant, list(index.affine.coefs)
-        terms: list[tuple[int, str]] = []
-        for loop in range(len(coefs) - 1, -1, -1):
-            coef = coefs[loop]
-            if not coef:
-                continue
-            last = (coef > 0) == up
-            if loop in self.points:
-                terms.append((coef, self.names.points[loop]))
-            elif loop in self._blocks:
-                terms.append((coef, self.names.blocks[loop]))
-                constant += coef * (self._blocks[loop] - 1) * last
-            else:
-                bound, more = self._bound(loop, last)
-                constant += coef * more
-                for outer, by in enumerate(bound.coefs):
-                    coefs[outer] += coef * by
-        return linear(constant, terms[::-1]), frozenset(name for _, name in terms)
-
-    def _bound(self, loop: int, last: bool) -> tuple[Affine, int]:
-        """The affine part of the last (or first) index of a loop, and the offset."""
-        bound = self.nest.loops[loop].upper if last else self.nest.loops[loop].lower
-        more = bound.affine.constant - last
-        if bound.of is not None:
-            more += values_of(self.nest.arrays[bound.of.array])[last]
-        return bound.affine, more
+def _furthest(
+    nest: Nest, names: Names, around: Sequence[Piece], index: Index, *, up: bool
+) -> tuple[str, frozenset[str]]:
+    """The largest (or smallest) value of a bound under the generated loops around it, and the
+    variables in it."""
+    points = [p.loop for p in around if not p.block]
+    blocks = {p.loop: p.step for p in around if p.block}
+    constant, coefs = index.affine.constant, list(index.affine.coefs)
+    terms: list[tuple[int, str]] = []
+    for loop in range(len(coefs) - 1, -1, -1):
+        coef = coefs[loop]
+        last = (coef > 0) == up
+        if not coef:
+            continue
+        if loop in points:
+            terms.append((coef, names.points[loop]))
+        elif loop in blocks:
+            terms.append((coef, names.blocks[loop]))
+            constant += coef * (blocks[loop] - 1) * last
+        else:  # the last (or first) index of a loop inside
+            bound = nest.loops[loop].upper if last else nest.loops[loop].lower
+            constant += coef * (bound.affine.constant - last)
+            if bound.of is not None:
+                constant += coef * values_of(nest.arrays[bound.of.array])[last]
+            for outer, by in enumerate(bound.affine.coefs):
+                coefs[outer] += coef * by
+    return linear(constant, terms[::-1]), frozenset(name for _, name in terms)
 
 
 #: Largest buffer: it is on a thread's stack, and useful only within the second-level cache.
@@ -355,10 +347,6 @@ class Packing:
     extents: tuple[int, ...]
     strides: tuple[int, ...]
 
-    @property
-    def elements(self) -> int:
-        return prod(self.extents)
-
     def places(self) -> tuple[tuple[int, str], ...]:
         """Per dimension, the buffer's stride and the variable of its first index; empty if that is
         0."""
@@ -371,7 +359,7 @@ class Packing:
         """C of the copy, which declares `packed` and `low_0`, ..."""
         array = nest.arrays[self.array]
         c, own = C_TYPES[array.dtype], names.arrays[self.array]
-        lines = [f"{c} packed[{self.elements}] __attribute__((aligned(64)));"]
+        lines = [f"{c} packed[{prod(self.extents)}] __attribute__((aligned(64)));"]
         places = self.places()
         lines += [
             f"const int64_t {name} = max_i64({low}, 0);"

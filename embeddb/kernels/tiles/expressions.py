@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from embeddb.core.errors import TensorError
 from embeddb.kernels.emitter import Lines
-from embeddb.tensors.tiling.forms import Form, Forms, Part, Value, number_of, whole
+from embeddb.tensors.tiling.forms import Form, Forms, Part, Value, number_of, position
 from embeddb.tensors.tiling.plan import Plan, Stage
 
 C_TYPES = {
@@ -22,24 +22,41 @@ C_TYPES = {
 }
 #: Largest numbers, in place of infinities, which -ffast-math does not support.
 _LARGEST = {"f32": 3.4028234663852886e38, "f64": 1.7976931348623157e308}
-_FUNCTIONS = {
-    "exponential": "exp",
-    "exponential-minus-one": "expm1",
-    "log": "log",
-    "log-plus-one": "log1p",
-    "tanh": "tanh",
-    "sine": "sin",
-    "cosine": "cos",
-    "tan": "tan",
-    "sqrt": "sqrt",
-    "cbrt": "cbrt",
-    "erf": "erf",
-    "floor": "floor",
-    "ceil": "ceil",
-    "round-nearest-afz": "round",
-    "round-nearest-even": "rint",
-    "power": "pow",
-    "atan2": "atan2",
+#: C of operations by their operands, of numbers of any type and of whole ones of the type `c`.
+_OF_ANY = {
+    "select": "({0} ? {1} : {2})",
+    "negate": "(-{0})",
+    "sign": "(({0} > 0) - ({0} < 0))",
+}
+_OF_WHOLE = {
+    "abs": "({0} < 0 ? -{0} : {0})",
+    "divide": "({1} == 0 ? -1 : {1} == ({c})-1 && {1} < 0 ? -{0} : {0} / {1})",
+    "remainder": "({1} == 0 ? {0} : {1} == ({c})-1 && {1} < 0 ? 0 : {0} % {1})",
+}
+#: Of real ones: `f` is the suffix of the functions of math.h.
+_OF_REAL = {
+    "divide": "({0} / {1})",
+    "rsqrt": "(1.0{f} / sqrt{f}({0}))",
+    "logistic": "(1.0{f} / (1.0{f} + exp{f}(-{0})))",
+    "abs": "fabs{f}({0})",
+    "exponential": "exp{f}({0})",
+    "exponential-minus-one": "expm1{f}({0})",
+    "log": "log{f}({0})",
+    "log-plus-one": "log1p{f}({0})",
+    "tanh": "tanh{f}({0})",
+    "sine": "sin{f}({0})",
+    "cosine": "cos{f}({0})",
+    "tan": "tan{f}({0})",
+    "sqrt": "sqrt{f}({0})",
+    "cbrt": "cbrt{f}({0})",
+    "erf": "erf{f}({0})",
+    "floor": "floor{f}({0})",
+    "ceil": "ceil{f}({0})",
+    "round-nearest-afz": "round{f}({0})",
+    "round-nearest-even": "rint{f}({0})",
+    "remainder": "fmod{f}({0}, {1})",
+    "power": "pow{f}({0}, {1})",
+    "atan2": "atan2{f}({0}, {1})",
 }
 _SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "and": "&", "or": "|", "xor": "^"}
 #: Operations of `pred`, whose sums and products stay 0 or 1.
@@ -97,8 +114,6 @@ def element(value: Value, of: list[str], args: list[str]) -> str:
             if value.text not in _COMPARISONS:
                 raise TensorError(f"unknown comparison {value.text[:20]!r}")
             return f"({args[0]} {_COMPARISONS[value.text]} {args[1]})"
-        case "select":
-            return f"({args[0]} ? {args[1]} : {args[2]})"
         case "clamp":
             low, x, high = args
             return combined("minimum", dtype, combined("maximum", dtype, x, low), high)
@@ -110,21 +125,14 @@ def element(value: Value, of: list[str], args: list[str]) -> str:
             return f"({C_TYPES[dtype]}){args[0]}"
         case "not":
             return f"(!{args[0]})" if dtype == "pred" else f"(~{args[0]})"
-        case "negate":
-            return f"(-{args[0]})"
-        case "sign":
-            return f"(({args[0]} > 0) - ({args[0]} < 0))"
-        case "abs" if not real:
-            return f"({args[0]} < 0 ? -{args[0]} : {args[0]})"
-        case "divide" if real:
-            return f"({args[0]} / {args[1]})"
-        case "divide":
-            a, b = args
-            return f"({b} == 0 ? -1 : {b} == ({C_TYPES[dtype]})-1 && {b} < 0 ? -{a} : {a} / {b})"
-        case "remainder" if not real:
-            a, b = args
-            return f"({b} == 0 ? {a} : {b} == ({C_TYPES[dtype]})-1 && {b} < 0 ? 0 : {a} % {b})"
-    return _real(value, of, args)
+        case "is-finite" if of[0] in _LARGEST:
+            largest = constant("inf", of[0])
+            return f"({args[0]} >= -{largest} && {args[0]} <= {largest})"
+    template = _OF_ANY.get(opcode) or ("" if real else _OF_WHOLE.get(opcode))
+    if not template and of[0] not in _LARGEST:
+        raise TensorError(f"{opcode} of {of[0]} is not supported")
+    suffix = "f" if of[0] == "f32" else ""
+    return (template or _OF_REAL[opcode]).format(*args, c=C_TYPES[dtype], f=suffix)
 
 
 def _saturated(number: str, of: str, dtype: str) -> str:
@@ -142,32 +150,13 @@ def _saturated(number: str, of: str, dtype: str) -> str:
     )
 
 
-def _real(value: Value, of: list[str], args: list[str]) -> str:
-    if of[0] not in _LARGEST:
-        raise TensorError(f"{value.opcode} of {of[0]} is not supported")
-    f, one = ("f", "1.0f") if of[0] == "f32" else ("", "1.0")
-    match value.opcode:
-        case "abs":
-            return f"fabs{f}({args[0]})"
-        case "remainder":
-            return f"fmod{f}({args[0]}, {args[1]})"
-        case "rsqrt":
-            return f"({one} / sqrt{f}({args[0]}))"
-        case "logistic":
-            return f"({one} / ({one} + exp{f}(-{args[0]})))"
-        case "is-finite":
-            largest = constant("inf", of[0])
-            return f"({args[0]} >= -{largest} && {args[0]} <= {largest})"
-    return f"{_FUNCTIONS[value.opcode]}{f}({', '.join(args)})"
-
-
 class Elements:
     """Elements of values; subexpressions are written into the loop of the last `begin`. `buffer`
     gives the C of a buffered element."""
 
     def __init__(self, plan: Plan, buffer: Callable[[Stage, Forms], str]) -> None:
         self.plan, self._buffer = plan, buffer
-        self._values = plan.values.values
+        self._values = plan.values
         self._lines = Lines([])
         self._known: dict[tuple[int, Forms], str] = {}
         self._count = 0
@@ -198,10 +187,7 @@ class Elements:
     def _computed(self, value: Value, forms: Forms) -> str:
         match value.what:
             case "given":
-                index = whole(0)
-                for form, stride in zip(forms, value.strides, strict=True):
-                    index = index + form * stride
-                return f"p{value.number}[{form_text(index)}]"
+                return f"p{value.number}[{form_text(position(forms, value.strides))}]"
             case "number":
                 return constant(value.text, value.dtype)
             case "iota":

@@ -8,16 +8,26 @@ time.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels.emitter import Lines, signature, step
 from embeddb.kernels.tiles.expressions import C_TYPES, Elements, combined, form_text
-from embeddb.tensors.tensor_graph import TensorGraph
+from embeddb.tensors.tensor_graph import Shape, TensorGraph
 from embeddb.tensors.tiles import Tile
-from embeddb.tensors.tiling.forms import Form, Forms, Span, Var, of_var, strides_of, whole
-from embeddb.tensors.tiling.plan import Plan, Stage, Write, plan_of
+from embeddb.tensors.tiling.forms import (
+    ZERO,
+    Form,
+    Forms,
+    Span,
+    Var,
+    indices_of,
+    of_var,
+    position,
+    strides_of,
+    whole,
+)
+from embeddb.tensors.tiling.plan import Looped, Plan, Stage, Write, plan_of
 
 #: Raised if the same tile gets other code: times of different generations are not mixed.
 GENERATION = 3
@@ -63,33 +73,30 @@ class _Function:
         self.ends: dict[Var, Form] = {}
         for d, dim in enumerate(plan.dims):
             if not tile.sizes[d]:
-                self.ends |= {Var(f"b{d}", dim): whole(0), Var(f"e{d}", dim + 1): whole(dim)}
+                self.ends |= {Var(f"b{d}", dim): ZERO, Var(f"e{d}", dim + 1): whole(dim)}
         self.elements = Elements(plan, self.buffer)
 
     def text(self) -> str:
         self._at_depth(0)
-        opened = 0
         for at, d in enumerate(self.plan.order):
-            if not self.tile.sizes[d]:
-                continue
-            self._tiles(d)
-            opened += 1
-            self._at_depth(at + 1)
-        for _ in range(opened):
-            self.lines.close()
+            if self.tile.sizes[d]:
+                self._tiles(d)
+                self._at_depth(at + 1)
+        self.lines.close(sum(size > 0 for size in self.tile.sizes))
         head = signature(f"static void {self.name}", self._parameters())
         return "\n".join([*head, "{", *self.lines.text, "}\n"])
 
     def _parameters(self) -> list[str]:
-        values = self.plan.values
-        numbered = sorted((v.number, v.dtype) for v in values.values if v.what == "given")
-        parameters = [f"const {C_TYPES[dtype]} *restrict p{number}" for number, dtype in numbered]
-        for output, place in enumerate(values.outputs):
-            parameters.append(f"{C_TYPES[values.values[place].dtype]} *restrict o{output}")
-        for stage in self.plan.stages:
-            dtype = values.values[stage.value].dtype
-            parameters.append(f"{C_TYPES[dtype]} *restrict k{stage.value}")
-        return parameters
+        kernel, values = self.plan.kernel, self.plan.values
+        types = [C_TYPES[operation.shape.dtype] for operation in kernel.operations]
+        return [
+            *(f"const {types[at]} *restrict p{n}" for n, at in enumerate(kernel.parameters)),
+            *(f"{types[at]} *restrict o{n}" for n, at in enumerate(kernel.outputs)),
+            *(
+                f"{C_TYPES[values[stage.value].dtype]} *restrict k{stage.value}"
+                for stage in self.plan.stages
+            ),
+        ]
 
     def _tiles(self, d: int) -> None:
         dim, size = self.plan.dims[d], self.tile.sizes[d]
@@ -121,68 +128,44 @@ class _Function:
 
     def buffer(self, stage: Stage, forms: Forms) -> str:
         """C of an element of a buffer."""
-        place: list[str] = []
-        moved = whole(0)
-        for d, stride in zip(stage.order, self._strides(stage), strict=True):
-            moved = moved + forms[d] * stride
-            low = self.bounds(stage.spans[d])[0]
-            if low != "0":
-                place.append(f" - {stride} * l{stage.value}_{d}")
-        return f"k{stage.value}[{form_text(moved)}{''.join(place)}]"
-
-    def _strides(self, stage: Stage) -> list[int]:
-        """Strides of a buffer, by dimension in its memory order."""
-        sizes = stage.sizes(self.sizes)
-        inside = [sizes[d] for d in stage.order]
-        return [math.prod(inside[at + 1 :]) for at in range(len(inside))]
+        strides = strides_of(Shape("", stage.sizes(self.sizes), stage.order[::-1]))
+        lows = [
+            f" - {strides[d]} * l{stage.value}_{d}"
+            for d in stage.order
+            if self.bounds(stage.spans[d])[0] != "0"
+        ]
+        return f"k{stage.value}[{form_text(position(forms, strides))}{''.join(lows)}]"
 
     def _stage(self, stage: Stage) -> None:
         for d, span in enumerate(stage.spans):
             low, _ = self.bounds(span)
             if low != "0":
                 self.lines.add(f"const int64_t l{stage.value}_{d} = {low};")
-        value = self.plan.values.values[stage.value]
+        value = self.plan.values[stage.value]
         self.lines.add(f"/* {value.opcode or 'a copy'} */")
         if value.what == "sum":
             _SumLoops(self, stage).write()
             return
-        loops = [stage.vars[d] for d in stage.order if stage.vars[d].extent > 1]
-        self.loops(loops, dict(zip(stage.vars, stage.spans, strict=True)))
-        self.elements.begin(self.lines)
-        element = self.elements.computed(stage.value, stage.forms)
-        self.lines.add(f"{self.buffer(stage, stage.forms)} = {element};")
-        self.close(len(loops))
+        self._stored(stage, self.buffer(stage, stage.forms), self.elements.computed)
 
     # -- results -----------------------------------------------------------------------------------
 
     def _write(self, write: Write) -> None:
-        shape = self.plan.kernel.operations[self.plan.kernel.outputs[write.output]].shape
-        strides = strides_of(shape)
-        place = whole(0)
-        for form, stride in zip(write.forms, strides, strict=True):
-            place = place + form * stride
-        spans = dict(zip(write.vars, write.spans, strict=True))
-        loops = sorted(write.vars, key=lambda v: -(place.coef(v) or 0))
+        place = position(write.forms, strides_of(write.shape))
         self.lines.add("/* the result */")
-        self.loops(loops, spans)
+        self._stored(write, f"o{write.output}[{form_text(place)}]", self.elements.at)
+
+    def _stored(self, of: Looped, to: str, element: Callable[[int, Forms], str]) -> None:
+        """Loops around the assignment of each element."""
+        for var in of.loops:
+            self.loop(var, *self.bounds(of.by_var[var]))
         self.elements.begin(self.lines)
-        element = self.elements.at(write.value, write.forms)
-        self.lines.add(f"o{write.output}[{form_text(place)}] = {element};")
-        self.close(len(loops))
-
-    # -- loops -------------------------------------------------------------------------------------
-
-    def loops(self, variables: Sequence[Var], spans: dict[Var, Span]) -> None:
-        for var in variables:
-            self.loop(var, *self.bounds(spans[var]))
+        self.lines.add(f"{to} = {element(of.value, of.forms)};")
+        self.lines.close(len(of.loops))
 
     def loop(self, var: Var, low: str, high: str, by: int = 1) -> None:
         name = var.name
         self.lines.open(f"for (int64_t {name} = {low}; {name} < {high}; {step(name, by)})")
-
-    def close(self, count: int) -> None:
-        for _ in range(count):
-            self.lines.close()
 
 
 class _SumLoops:
@@ -192,30 +175,28 @@ class _SumLoops:
     def __init__(self, function: _Function, stage: Stage) -> None:
         self.f, self.stage = function, stage
         self.lines, self.elements = function.lines, function.elements
-        self.value = function.plan.values.values[stage.value]
+        self.value = function.plan.values[stage.value]
         self.type = C_TYPES[self.value.dtype]
-        self.free = [stage.vars[d] for d in stage.order if stage.vars[d].extent > 1]
+        self.free = stage.loops
         self.over = [v for v in self.value.over if v.extent > 1]
-        self.ends = {
-            var: function.bounds(span) for var, span in zip(stage.vars, stage.spans, strict=True)
-        }
+        self.ends = {var: function.bounds(span) for var, span in stage.by_var.items()}
         self.ends |= {v: ("0", str(v.extent)) for v in self.over}
         self.sizes = dict(zip(stage.vars, stage.sizes(function.sizes), strict=True))
-        self.inner = stage.inner if stage.inner in (*self.free, *self.over) else None
+        self.inner = stage.inner
 
     def write(self) -> None:
         self._start()
         blocked, size = self.stage.blocked, self.f.tile.reduced
-        blocks = blocked is not None and 0 < size < blocked.extent
-        if blocks and blocked is not None:
+        if blocked is None or not 0 < size < blocked.extent:
+            self._terms()
+        else:
             name, end = f"c_{blocked.name}", blocked.extent
             self.lines.open(f"for (int64_t {name} = 0; {name} < {end}; {name} += {size})")
             last = f"{name} + {size}"
             if end % size:
                 last = f"({last} < {end} ? {last} : {end})"
             self.ends[blocked] = name, last
-        self._terms()
-        if blocks:
+            self._terms()
             self.lines.close()
 
     def _start(self) -> None:
@@ -226,7 +207,7 @@ class _SumLoops:
         if self.value.start is not None:
             start = self.elements.at(self.value.start, ())
         self.lines.add(f"{self._place({})} = {start};")
-        self.f.close(len(self.free))
+        self.lines.close(len(self.free))
 
     def _place(self, moved: dict[Var, Form]) -> str:
         return self.f.buffer(self.stage, tuple(form.put(moved) for form in self.stage.forms))
@@ -244,10 +225,10 @@ class _SumLoops:
         for var in outside:
             self.f.loop(var, *self.ends[var])
         if rows is None:
-            self._inside({}, 1, None)
+            self._inside([{}])
         else:
             self._jammed(rows)
-        self.f.close(len(outside))
+        self.lines.close(len(outside))
 
     def _jammed(self, rows: Var) -> None:
         low, high = self.ends[rows]
@@ -255,21 +236,19 @@ class _SumLoops:
         self.lines.block()
         self.lines.add(f"int64_t {name} = {low};")
         self.lines.open(f"for (; {name} + {_JAMMED - 1} < {high}; {name} += {_JAMMED})")
-        self._inside({}, _JAMMED, rows)
+        # Each row is bounded by the extent, so that indices under a reshape need no division.
+        self._inside([{rows: of_var(Var(name, rows.extent - n)) + n} for n in range(_JAMMED)])
         self.lines.close()
         self.lines.open(f"for (; {name} < {high}; {name}++)")
-        self._inside({}, 1, None)
-        self.lines.close()
-        self.lines.close()
+        self._inside([{}])
+        self.lines.close(2)
 
-    def _inside(self, moved: dict[Var, Form], count: int, rows: Var | None) -> None:
-        """Write the innermost loop for `count` rows."""
-        turns = [_row(rows, n) if rows is not None else moved for n in range(count)]
+    def _inside(self, turns: Sequence[dict[Var, Form]]) -> None:
+        """Write the innermost loop for each of some rows: substitutions for the variable."""
         in_registers = self.inner is None or self.inner in self.over
         if in_registers:
             self.lines.block()
-            own = turns if rows is not None else turns[:1]
-            for n, turn in enumerate(own):
+            for n, turn in enumerate(turns):
                 self.lines.add(f"{self.type} t{n} = {self._place(turn)};")
         if self.inner is not None:
             self.f.loop(self.inner, *self.ends[self.inner])
@@ -296,25 +275,13 @@ class _SumLoops:
         return combined(self.value.opcode, self.value.dtype, partial, term)
 
     def _term(self, moved: dict[Var, Form]) -> str:
-        terms = tuple(of_var(v) if v.extent > 1 else whole(0) for v in self.value.over)
-        accessed = self.value.access(self.stage.forms, terms)
+        accessed = self.value.access(self.stage.forms, indices_of(self.value.over))
         factors = []
         for operand, forms in zip(self.value.operands, accessed, strict=True):
             name = self.elements.at(operand, tuple(form.put(moved) for form in forms))
-            same = self.f.plan.values.values[operand].dtype == self.value.dtype
+            same = self.f.plan.values[operand].dtype == self.value.dtype
             factors.append(name if same else f"({self.type}){name}")
-        if len(factors) == 1:
-            return self._named(factors[0])
-        return self._named(f"({factors[0]} * {factors[1]})")
-
-    def _named(self, text: str) -> str:
-        """A term; one that is read twice gets a variable."""
-        if self.value.opcode not in ("minimum", "maximum"):
-            return text
-        return self.elements.named(self.type, text)
-
-
-def _row(rows: Var, n: int) -> dict[Var, Form]:
-    """The n-th jammed row after the first, bounded by the extent of `rows`, so that indices under a
-    reshape need no division."""
-    return {rows: of_var(Var(rows.name, rows.extent - n)) + n}
+        term = factors[0] if len(factors) == 1 else f"({factors[0]} * {factors[1]})"
+        # It is read twice.
+        twice = self.value.opcode in ("minimum", "maximum")
+        return self.elements.named(self.type, term) if twice else term

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from embeddb.nests.nest import Nest, loop_range
 from embeddb.nests.parts import Access, Affine, Index
@@ -28,13 +29,9 @@ class System:
     """Solved equations: `fixed` gives variables as rows of the others, `loose` are equations
     without a coefficient of 1. `least` are rows that are at least 0."""
 
-    fixed: dict[int, Row]
-    loose: tuple[Row, ...]
-    least: tuple[Row, ...]
-
-    @classmethod
-    def empty(cls) -> System:
-        return cls({}, (), ())
+    fixed: dict[int, Row] = field(default_factory=dict)
+    loose: tuple[Row, ...] = ()
+    least: tuple[Row, ...] = ()
 
     def joined(self, equal: Iterable[Row], least: Iterable[Row] = ()) -> System | None:
         """The system with more equations and inequalities; None where these have no solution."""
@@ -68,32 +65,27 @@ class System:
         return None if row is None or any(row[:-1]) else row[-1]
 
     def feasible(self, most: int = _MOST_ROWS) -> bool:
-        """Return true if a solution may exist (see the function `feasible`)."""
-        both = [(row, tuple(-c for c in row)) for row in self.loose]
-        return feasible([*self.least, *(row for pair in both for row in pair)], most)
-
-
-def feasible(rows: Iterable[Row], most: int = _MOST_ROWS) -> bool:
-    """Return true if all rows can be at least 0, by Fourier-Motzkin elimination; also where the
-    answer is unknown, since more than `most` rows would be generated."""
-    pending: dict[Row, int] = {}
-    for row in rows:
-        if not _add(pending, row[:-1], row[-1]):
-            return False
-    while pending:
-        var = _cheapest(pending)
-        up = [(c, k) for c, k in pending.items() if c[var] > 0]
-        down = [(c, k) for c, k in pending.items() if c[var] < 0]
-        pending = {c: k for c, k in pending.items() if not c[var]}
-        if len(pending) + len(up) * len(down) > most:
-            return True
-        for plus, least in up:
-            for minus, greatest in down:
-                p, m = -minus[var], plus[var]
-                coefs = tuple(p * a + m * b for a, b in zip(plus, minus, strict=True))
-                if not _add(pending, coefs, p * least + m * greatest):
-                    return False
-    return True
+        """Return true if a solution may exist, by Fourier-Motzkin elimination; also where the
+        answer is unknown, since more than `most` rows would be generated."""
+        pending: dict[Row, int] = {}
+        equal = (row for one in self.loose for row in (one, tuple(-c for c in one)))
+        for row in (*self.least, *equal):
+            if not _add(pending, row[:-1], row[-1]):
+                return False
+        while pending:
+            var = _cheapest(pending)
+            up = [(c, k) for c, k in pending.items() if c[var] > 0]
+            down = [(c, k) for c, k in pending.items() if c[var] < 0]
+            pending = {c: k for c, k in pending.items() if not c[var]}
+            if len(pending) + len(up) * len(down) > most:
+                return True
+            for plus, least in up:
+                for minus, greatest in down:
+                    p, m = -minus[var], plus[var]
+                    coefs = tuple(p * a + m * b for a, b in zip(plus, minus, strict=True))
+                    if not _add(pending, coefs, p * least + m * greatest):
+                        return False
+        return True
 
 
 def _add(rows: dict[Row, int], coefs: Row, constant: int) -> bool:
@@ -189,20 +181,13 @@ class Distances:
         return self._known[first, second]
 
     def _between(self, first: Access, second: Access) -> Iterator[Vector]:
-        system = System.empty().joined(self._equal(first, second))
+        system = System().joined(self._equal(first, second))
         if system is None:
             return
         parts = [self._solutions(system, loops) for loops in self._groups(system)]
         for chosen in itertools.product(*parts):
-            merged: dict[int, tuple[int, int]] = {}
-            for part in chosen:
-                merged |= part
-            yield tuple(
-                (low * unit, high * unit)
-                for (low, high), unit in zip(
-                    (merged[at] for at in range(self.depth)), self.unit, strict=True
-                )
-            )
+            merged = ChainMap(*chosen)
+            yield tuple((merged[k][0] * u, merged[k][1] * u) for k, u in enumerate(self.unit))
 
     # -- equations and inequalities ------------------------------------------------------------
 
@@ -214,7 +199,7 @@ class Distances:
         moves = (c * self.unit[outer] for outer, c in enumerate(lower.affine.coefs))
         return math.gcd(self.nest.loops[at].step, *moves)
 
-    def _value(self, affine: Affine, sink: bool) -> list[int]:
+    def _value(self, affine: Affine, sink: bool) -> Row:
         row = [0] * (2 * self.depth + 1)
         row[-1] = affine.constant
         for at, coef in enumerate(affine.coefs):
@@ -222,7 +207,7 @@ class Distances:
             row[self.depth + at] += coef * self.scale[at]
             if sink:
                 row[at] += coef * self.unit[at]
-        return row
+        return tuple(row)
 
     def _equal(self, first: Access, second: Access) -> Iterator[Row]:
         for one, two in zip(first.at, second.at, strict=True):
@@ -244,26 +229,15 @@ class Distances:
     def _bounds(self, at: int) -> list[Row]:
         """Bounds of source and sink; a value read from an array is bounded by the array's fill."""
         loop = self.nest.loops[at]
-        own = Affine(0, (*(0 for _ in range(at)), 1))
         low, high = loop_range(self.nest.loops, self.nest.arrays, at)
         lower = loop.lower.affine if loop.lower.of is None else Affine(low)
         upper = loop.upper.affine if loop.upper.of is None else Affine(high + 1)
-        rows: list[Row] = []
-        for sink in (False, True):
-            here, least, most = (self._value(a, sink) for a in (own, lower, upper))
-            rows.append(tuple(h - low for h, low in zip(here, least, strict=True)))
-            above = [m - h for h, m in zip(here, most, strict=True)]
-            rows.append((*above[:-1], above[-1] - 1))
-        return rows
+        least = (Affine.of_loop(at) - lower, upper - Affine.of_loop(at, 1))
+        return [self._value(affine, sink) for sink in (False, True) for affine in least]
 
     def _span(self, at: int) -> list[Row]:
-        row = [0] * (2 * self.depth + 1)
-        row[-1] = self.span[at]
-        rows = []
-        for sign in (1, -1):
-            row[at] = sign
-            rows.append(tuple(row))
-        return rows
+        own = [int(v == at) for v in range(2 * self.depth)]
+        return [(*(sign * c for c in own), self.span[at]) for sign in (1, -1)]
 
     def _row_of(self, at: int) -> Row | None:
         """Distance between the rows that a loop runs over, from one offset to the next: its sign is

@@ -4,7 +4,7 @@ of summation in reductions."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -70,12 +70,13 @@ def _dependences(nest: Nest, distances: Distances) -> tuple[Dependence, ...]:
 
 def parallel_loops(nest: Nest) -> tuple[int, ...]:
     """Loops whose iterations are independent for fixed outer loops."""
-    return tuple(at for at in range(nest.depth) if not any(_carried(nest, at)))
+    every = dependences(nest)
+    return tuple(at for at in range(nest.depth) if not any(_carried(every, at, range(at))))
 
 
 def reduction_loops(nest: Nest) -> tuple[int, ...]:
     """Loops whose iterations are independent except for reductions."""
-    carried = [list(_carried(nest, at)) for at in range(nest.depth)]
+    carried = [list(_carried(dependences(nest), at, range(at))) for at in range(nest.depth)]
     return tuple(at for at, d in enumerate(carried) if d and all(one.reduction for one in d))
 
 
@@ -126,9 +127,12 @@ def _component(between: tuple[int, int]) -> str:
     return "*" if high > 0 else ("0-" if not high else "-")
 
 
-def _carried(nest: Nest, loop: int) -> Iterator[Dependence]:
-    for dependence in dependences(nest):
-        apart = any(part[0] > 0 or part[1] < 0 for part in dependence.vector[:loop])
+def _carried(
+    dependences: Sequence[Dependence], loop: int, fixed: Collection[int]
+) -> Iterator[Dependence]:
+    """Dependences between iterations of a loop that are at the same ones of the `fixed` loops."""
+    for dependence in dependences:
+        apart = any(low > 0 or high < 0 for low, high in map(dependence.vector.__getitem__, fixed))
         if dependence.vector[loop] != ZERO and not apart:
             yield dependence
 
@@ -158,9 +162,8 @@ class Legality:
         self.dependences = dependences(nest)
         moving = [d for d in self.dependences if any(part != ZERO for part in d.vector)]
         self._plain = [d for d in moving if not d.reduction]
-        self._reductions = [d for d in moving if d.reduction]
+        self._moving = [*self._plain, *(d for d in moving if d.reduction)]
         self._packable = len(packable(nest))
-        self._asked: dict[_Shape, str | None] = {}
         self._ruled: dict[tuple[Any, ...], str | None] = {}
 
     def reason(self, schedule: Schedule) -> str | None:
@@ -168,36 +171,36 @@ class Legality:
         depth = self.nest.depth
         if sorted(schedule.order) != list(range(depth)) or len(schedule.tiles) != depth:
             return f"the schedule is for {len(schedule.order)} loops, the nest has {depth}"
-        shape = _Shape.of(schedule)
-        if shape not in self._asked:
-            self._asked[shape] = next(filter(None, self._reasons(shape)), None)
-        return self._asked[shape]
+        return next(filter(None, self._reasons(schedule)), None)
 
     def privatised(self, schedule: Schedule) -> tuple[int, ...]:
         """Arrays that the parallel loop reduces into, ascending: each thread needs a private copy
         of the whole array, combined at the end. For a legal schedule."""
-        shape = _Shape.of(schedule)
-        carried = self._carried(shape.parallel_loop, shape.in_turn)
+        loop, in_turn = _parallel(schedule)
+        carried = _carried(self._moving, loop, in_turn) if loop >= 0 else ()
         return tuple(sorted({d.array for d in carried if d.reduction}))
 
     # -- rules ---------------------------------------------------------------------------------
 
-    def _reasons(self, shape: _Shape) -> Iterator[str | None]:
+    def _reasons(self, schedule: Schedule) -> Iterator[str | None]:
         """Objection of each rule; None for no objection."""
-        yield self._once(self._of_order, shape.order)
-        for loop in shape.tiled:
-            yield self._once(self._of_tile, loop)
-        if shape.parallel_loop >= 0:
-            yield self._once(self._of_parallel, shape.parallel_loop, shape.in_turn)
-        elif shape.parallel != "none":
+        yield self._once(self._of_order, schedule.order)
+        for loop in schedule.order:
+            if schedule.tiles[loop]:
+                yield self._once(self._of_tile, loop)
+        loop, in_turn = _parallel(schedule)
+        if loop >= 0:
+            yield self._once(self._of_parallel, loop, in_turn)
+        elif schedule.parallel != "none":
             yield "there is no second loop that could run in parallel"
-        if shape.inner == "simd":
-            yield self._once(self._of_simd, shape.order[-1])
-        if shape.inner == "jam4":
-            yield self._once(self._of_jam, *shape.order[-2:])
-        place, word = _PACKED.get(shape.pack, (-1, ""))
+        if schedule.inner == "simd":
+            yield self._once(self._of_simd, schedule.order[-1])
+        if schedule.inner == "jam4":
+            yield self._once(self._of_jam, *schedule.order[-2:])
+        place, word = _PACKED.get(schedule.pack, (-1, ""))
         if place >= self._packable:
-            yield f"pack {shape.pack}: there is no {word} array that is only read, at plain indices"
+            pack = schedule.pack
+            yield f"pack {pack}: there is no {word} array that is only read, at plain indices"
 
     def _once(self, rule: Callable[..., Iterator[str]], *arguments: Any) -> str | None:
         """First line of a rule, cached by its arguments, which are few of a schedule's parts."""
@@ -220,7 +223,7 @@ class Legality:
     def _of_tile(self, loop: int) -> Iterator[str]:
         own = self.nest.loops[loop]
         named = f"loop {self.nest.loop_name(loop)} cannot be split into blocks"
-        for bound in (own.lower, own.upper):
+        for bound in own.bounds:
             if bound.of is not None:
                 yield f"{named}: its bounds come out of {self.nest.array_name(bound.of.array)}"
         if own.step > 1 and own.lower.loops:
@@ -231,7 +234,7 @@ class Legality:
 
     def _of_parallel(self, loop: int, in_turn: tuple[int, ...]) -> Iterator[str]:
         named = f"loop {self.nest.loop_name(loop)} cannot run in parallel"
-        for dependence in self._carried(loop, in_turn):
+        for dependence in _carried(self._moving, loop, in_turn):
             name = self.nest.array_name(dependence.array)
             elements = self.nest.arrays[dependence.array].elements
             if not dependence.reduction:
@@ -244,19 +247,10 @@ class Legality:
             elif not self._combined_only(dependence.array):
                 yield f"{named}: {name} carries a reduction and is used in another way too"
 
-    def _carried(self, loop: int, in_turn: tuple[int, ...]) -> Iterator[Dependence]:
-        """Dependences between concurrent iterations of the parallel loop; none without one (-1)."""
-        if loop < 0:
-            return
-        for dependence in (*self._plain, *self._reductions):
-            apart = any(_nonzero(dependence.vector[at]) for at in in_turn)
-            if dependence.vector[loop] != ZERO and not apart:
-                yield dependence
-
     def _of_simd(self, inner: int) -> Iterator[str]:
         named = f"loop {self.nest.loop_name(inner)} cannot run as simd"
-        for dependence in self._within(inner):
-            if dependence.vector[inner] != ZERO and not self._scalar(dependence, inner):
+        for dependence in _carried(self._moving, inner, self._but(inner)):
+            if not self._scalar(dependence, inner):
                 what = "carries a reduction that no variable can hold"
                 array = self.nest.array_name(dependence.array)
                 cause = f"{array} {what}" if dependence.reduction else self._told(dependence)
@@ -270,8 +264,8 @@ class Legality:
         named = f"loop {self.nest.loop_name(around)} cannot be jammed into loop {name}"
         if around in self._bounds(inner):
             yield f"{named}: the bounds of {name} depend on it"
-        for dependence in self._within(around, inner):
-            if not dependence.reduction and dependence.vector[inner][0] < 0:
+        for dependence in _carried(self._plain, inner, self._but(around, inner)):
+            if dependence.vector[inner][0] < 0:
                 yield f"{named}: {self._told(dependence)}"
 
     # -- parts ---------------------------------------------------------------------------------
@@ -279,12 +273,9 @@ class Legality:
     def _bounds(self, loop: int) -> frozenset[int]:
         return self.nest.loops[loop].lower.loops | self.nest.loops[loop].upper.loops
 
-    def _within(self, *inner: int) -> Iterator[Dependence]:
-        """Dependences that may be within one iteration of all loops but the inner ones."""
-        outer = [at for at in range(self.nest.depth) if at not in inner]
-        for dependence in (*self._plain, *self._reductions):
-            if not any(_nonzero(dependence.vector[at]) for at in outer):
-                yield dependence
+    def _but(self, *inner: int) -> list[int]:
+        """All loops but the inner ones."""
+        return [at for at in range(self.nest.depth) if at not in inner]
 
     def _scalar(self, dependence: Dependence, inner: int) -> bool:
         """Return true if it is a reduction into one element during the innermost loop, which no
@@ -319,36 +310,14 @@ def packable(nest: Nest) -> tuple[int, ...]:
     return tuple(sorted(read - refused))
 
 
-class _Shape(NamedTuple):
-    """The part of a schedule that legality depends on: presence of tiles, not their sizes."""
-
-    order: tuple[int, ...]
-    tiled: tuple[int, ...]
-    parallel: str
-    inner: str
-    pack: str
-
-    @classmethod
-    def of(cls, schedule: Schedule) -> _Shape:
-        tiled = tuple(loop for loop in schedule.order if schedule.tiles[loop])
-        return cls(schedule.order, tiled, schedule.parallel, schedule.inner, schedule.pack)
-
-    @property
-    def parallel_loop(self) -> int:
-        """Loop of the parallel generated loop; -1 without one."""
-        return dict(zip(PLACES, (*self.tiled, *self.order), strict=False)).get(self.parallel, -1)
-
-    @property
-    def in_turn(self) -> tuple[int, ...]:
-        """Sequential loops around the parallel one. Adjacent blocks may hold nearby iterations, and
-        so may jammed iterations."""
-        parted = self.parallel == "second" and not self.tiled
-        jammed = self.inner == "jam4" and len(self.order) == 2
-        return self.order[:1] if parted and not jammed else ()
-
-
-def _nonzero(between: tuple[int, int]) -> bool:
-    return between[0] > 0 or between[1] < 0
+def _parallel(schedule: Schedule) -> tuple[int, tuple[int, ...]]:
+    """The loop that runs in parallel, -1 without one, and the sequential loops around it. Adjacent
+    blocks may hold nearby iterations, and so may jammed iterations."""
+    order, tiled = schedule.order, [at for at in schedule.order if schedule.tiles[at]]
+    loop = dict(zip(PLACES, (*tiled, *order), strict=False)).get(schedule.parallel, -1)
+    jammed = schedule.inner == "jam4" and len(order) == 2
+    parted = schedule.parallel == "second" and not tiled and not jammed
+    return loop, order[:1] if parted else ()
 
 
 def _turned(vector: Vector, order: tuple[int, ...]) -> bool:

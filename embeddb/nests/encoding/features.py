@@ -31,7 +31,6 @@ from embeddb.nests.parts import (
     Const,
     Expr,
     Index,
-    Loop,
     LoopIndex,
     Read,
     Statement,
@@ -93,15 +92,9 @@ class Span(NamedTuple):
     step: int
 
 
-class Group(NamedTuple):
-    """Distinct accesses to one array that differ in constants only, in the order of the text. They
-    cover the same part of it up to a shift."""
-
-    accesses: tuple[Access, ...]
-
-    @property
-    def array(self) -> int:
-        return self.accesses[0].array
+#: Distinct accesses to one array that differ in constants only, in the order of the text. They
+#: cover the same part of it up to a shift.
+Group = tuple[Access, ...]
 
 
 def groups_of(accesses: list[Access]) -> list[Group]:
@@ -110,7 +103,7 @@ def groups_of(accesses: list[Access]) -> list[Group]:
     for access in dict.fromkeys(accesses):
         shape = tuple((index.affine.coefs, index.of) for index in access.at)
         groups.setdefault((access.array, shape), []).append(access)
-    return [Group(tuple(members)) for members in groups.values()]
+    return [tuple(members) for members in groups.values()]
 
 
 def around(pieces: tuple[Piece, ...], level: int) -> dict[int, int]:
@@ -128,22 +121,22 @@ def spans(nest: Nest, group: Group, fixed: Mapping[int, int]) -> list[Span | Non
     """Span of the accesses of a group by dimension, with the loops of `fixed` (`around`) fixed;
     None where the index is read from an array."""
     ranges: list[Span | None] = []
-    point = len(group.accesses) == 1 and len(fixed) == nest.depth and not any(fixed.values())
-    for dimension, index in enumerate(group.accesses[0].at):
+    point = len(group) == 1 and len(fixed) == nest.depth and not any(fixed.values())
+    for dimension, index in enumerate(group[0].at):
         if index.of is not None:
             ranges.append(None)
             continue
         if point:
             ranges.append(Span(index.affine, index.affine, 1, 0))
             continue
-        constants = [a.at[dimension].affine.constant for a in group.accesses]
+        constants = [a.at[dimension].affine.constant for a in group]
         coefs = index.affine.coefs
         ends = ((min(constants), False), (max(constants), True))
         first, last = (
             furthest(nest.loops, nest.arrays, Affine(constant, coefs), up, fixed)
             for constant, up in ends
         )
-        between = index_range(nest.loops, nest.arrays, Index(_less(last, first)))[1] + 1
+        between = index_range(nest.loops, nest.arrays, Index(last - first))[1] + 1
         ranges.append(Span(first, last, max(between, 1), _step(nest, index.affine, fixed)))
     return ranges
 
@@ -151,12 +144,6 @@ def spans(nest: Nest, group: Group, fixed: Mapping[int, int]) -> list[Span | Non
 def _step(nest: Nest, affine: Affine, fixed: Mapping[int, int]) -> int:
     free = [at for at in affine.loops if fixed.get(at, 1)]
     return min((abs(affine.coef(at)) * nest.loops[at].step for at in free), default=0)
-
-
-def _less(last: Affine, first: Affine) -> Affine:
-    depth = max(len(last.coefs), len(first.coefs))
-    coefs = tuple(last.coef(at) - first.coef(at) for at in range(depth))
-    return Affine(last.constant - first.constant, coefs)
 
 
 KINDS = ("array", "entry", "exit", "body", "memlet")
@@ -238,7 +225,7 @@ class Encoder:
             "turns": log_size(math.prod(p.trip for p in pieces[: level + 1])),
             "step": log_size(piece.step),
             "block": piece.block,
-            "dynamic": _of_data(loop),
+            "dynamic": loop.of_data,
             "triangular": bool(loop.lower.affine.coefs or loop.upper.affine.coefs),
         }
         if self._parallel == piece:
@@ -268,24 +255,24 @@ class Encoder:
     ) -> Row:
         """Row of the data that a group of accesses moves in each iteration of the first `level`
         loops; `writer` is a statement that writes it, `of_bound` is true if a bound reads it."""
-        nest, array = self.nest, self.nest.arrays[group.array]
+        nest, array = self.nest, self.nest.arrays[group[0].array]
         touched = spans(nest, group, self._known[level])[::-1]
-        loops = [nest.loops[at] for at in group.accesses[0].loops]
+        loops = [nest.loops[at] for at in group[0].loops]
         masked = writer is not None and writer.where is not None
         values: dict[str, float] = {
             "writes": writer is not None,
             "level": level,
             "inside": len(self.pieces) - level,
             "of_bound": of_bound,
-            "accesses": log_size(len(group.accesses)),
+            "accesses": log_size(len(group)),
             "footprint": log_size(_elements(array, touched) * DTYPES[array.dtype]),
-            "dynamic": masked or any(map(_of_data, loops)),
+            "dynamic": masked or any(loop.of_data for loop in loops),
             "indirect": None in touched,
         }
         if writer is not None and writer.reduction:
             values[f"reduction.{writer.combine}"] = 1.0
-        strides = strides_of(nest, group)
-        through = {at for i in group.accesses[0].at if i.of for at in i.of.loops}
+        strides = strides_of(nest, group[0])
+        through = {at for i in group[0].at if i.of for at in i.of.loops}
         runs = {
             "stride.l-1": [signed_log(strides[at]) for at in self._inwards],
             "random.l-1": [float(at in through) for at in self._inwards],
@@ -301,9 +288,9 @@ class Encoder:
         return _row("memlet", values, runs)
 
 
-def strides_of(nest: Nest, group: Group) -> tuple[int, ...]:
+def strides_of(nest: Nest, access: Access) -> tuple[int, ...]:
     """Bytes from one iteration to the next, by loop; indirect indices are excluded."""
-    array, access = nest.arrays[group.array], group.accesses[0]
+    array = nest.arrays[access.array]
     strides = [0] * nest.depth
     for index, stride in zip(access.at, array.strides, strict=True):
         for at, coef in enumerate(index.affine.coefs):
@@ -329,7 +316,3 @@ def _elements(array: Array, touched: list[Span | None]) -> int:
     """Number of elements in spans; an index read from an array may have any value."""
     sizes = zip(reversed(array.shape), touched, strict=True)
     return math.prod(extent if span is None else span.most for extent, span in sizes)
-
-
-def _of_data(loop: Loop) -> bool:
-    return loop.lower.of is not None or loop.upper.of is not None

@@ -95,7 +95,7 @@ class NestNetwork:
         self.spec: Mapping[str, Any] = card["network"]
         with refusing(ModelError, where=where, hint=_TRAIN):
             check_weights(weights, shapes_of(self.spec))
-        self._weights = dict(weights)
+        self.weights = dict(weights)
         self._heads = int(self.spec["heads"])
 
     @classmethod
@@ -106,17 +106,13 @@ class NestNetwork:
         network.version = file.version
         return network
 
-    @property
-    def targets(self) -> tuple[str, ...]:
-        return tuple(map(str, self.spec["targets"]))
-
     def node_embeddings(self, graph: NestGraph) -> Floats:
         """float32[n,128], one row for each node, of the static encoding alone."""
-        x = self._dense("first", graph.features / self._weights["feature_scale"])
+        x = self._dense("first", graph.features / self.weights["feature_scale"])
         flow = _Flow(graph)
         for at in range(int(self.spec["layers"])):
             passed = self._attended(f"layers.{at}", x, flow)
-            x = layer_norm(x + relu(passed), self._weights, f"norms.{at}")
+            x = layer_norm(x + relu(passed), self.weights, f"norms.{at}")
         return x
 
     def embedding(self, graph: NestGraph, counters: Floats | None = None) -> Floats:
@@ -129,12 +125,6 @@ class NestNetwork:
         joined = np.concatenate([static, dynamic])[None]
         out: Floats = self._dense("join.2", relu(self._dense("join.0", joined)))[0]
         return out
-
-    def predict(self, graph: NestGraph, counters: Floats | None = None) -> Floats:
-        """float32[t], the targets in the units of training: sizes are logarithms."""
-        out = self._dense("head", self.embedding(graph, counters)[None])[0]
-        targets: Floats = out * self._weights["target_scale"] + self._weights["target_mean"]
-        return targets
 
     def _attended(self, name: str, x: Floats, flow: _Flow) -> Floats:
         """One graph transformer layer: each node sums up the values of its in-neighbours, weighted
@@ -160,11 +150,11 @@ class NestNetwork:
             return np.zeros(2 * int(self.spec["counters"]), np.float32)
         there = ~np.isnan(counters)
         logs = np.log2(1 + np.where(there, counters, 0))
-        plain = (logs - self._weights["counter_mean"]) / self._weights["counter_scale"]
+        plain = (logs - self.weights["counter_mean"]) / self.weights["counter_scale"]
         return np.concatenate([np.where(there, plain, 0), there]).astype(np.float32)
 
     def _dense(self, name: str, rows: Floats) -> Floats:
-        return dense(rows, self._weights, name)
+        return dense(rows, self.weights, name)
 
 
 class _Flow:

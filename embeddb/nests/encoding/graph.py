@@ -11,6 +11,7 @@ innermost ones, one for each access. Scopes are also connected without memlets.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -19,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.nests.encoding.features import Encoder, Group, groups_of
+from embeddb.nests.encoding.features import Encoder, groups_of
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access
 from embeddb.nests.schedule import Schedule
@@ -48,10 +49,11 @@ class NestGraph:
     features: NDArray[np.float32]
     edges: NDArray[np.int64]
 
-    def find(self, **wanted: object) -> list[int]:
-        """Nodes whose fields have these values, in order."""
-        fields = wanted.items()
-        return [at for at, n in enumerate(self.nodes) if all(getattr(n, k) == v for k, v in fields)]
+
+def rows_of(nodes: Sequence[Node], **wanted: object) -> list[int]:
+    """Nodes whose fields have these values, in order."""
+    fields = wanted.items()
+    return [at for at, n in enumerate(nodes) if all(getattr(n, k) == v for k, v in fields)]
 
 
 def graph_of(nest: Nest, schedule: Schedule) -> NestGraph:
@@ -66,7 +68,7 @@ def graph_of(nest: Nest, schedule: Schedule) -> NestGraph:
     if schedule == still:
         return graph
     encoder, features = Encoder(nest, schedule), graph.features.copy()
-    for level, row in enumerate(graph.find(kind="entry")):
+    for level, row in enumerate(rows_of(graph.nodes, kind="entry")):
         features[row] = encoder.entry(level)
     return NestGraph(graph.nodes, features, graph.edges)
 
@@ -79,8 +81,7 @@ def _still(nest: Nest, schedule: Schedule) -> NestGraph:
     making.add_scopes()
     for at, loop in enumerate(nest.loops):
         level = next(n for n, piece in enumerate(making.encoder.pieces) if piece.loop == at)
-        bounds = [bound.of for bound in (loop.lower, loop.upper) if bound.of is not None]
-        making.add_reads([(-1, a) for of in bounds for a in (*of.inner(), of)], level)
+        making.add_reads([(-1, a) for bound in loop.bounds for a in bound.reads()], level)
     reads = [(at, access) for at, s in enumerate(nest.body) for access in s.reads()]
     making.add_reads(reads, None)
     making.add_writes()
@@ -135,24 +136,24 @@ class _Builder:
         goal = self.body if level is None else self.entries[level]
         met = {access: at for at, access in reversed(reads)}
         for group in groups_of([access for _, access in reads]):
-            scopes = [self.read[group.array], *self.entries[:level]]
+            scopes = [self.read[group[0].array], *self.entries[:level]]
             for at, (outer, inner) in enumerate(pairwise(scopes)):
-                node = Node("memlet", array=group.array)
+                node = Node("memlet", array=group[0].array)
                 memlet = self._add(node, self.encoder.memlet(group, at, of_bound=bound))
                 self._pass(outer, memlet, inner)
-            for access in group.accesses:
-                node = Node("memlet", array=group.array, statement=met[access])
-                row = self.encoder.memlet(Group((access,)), len(scopes) - 1, of_bound=bound)
+            for access in group:
+                node = Node("memlet", array=group[0].array, statement=met[access])
+                row = self.encoder.memlet((access,), len(scopes) - 1, of_bound=bound)
                 self._pass(scopes[-1], self._add(node, row), goal)
 
     def add_writes(self) -> None:
         """Add the writes of each statement separately: their reductions may differ."""
         for at, statement in enumerate(self.nest.body):
-            group = Group((statement.target,))
-            scopes = [self.written[group.array], *self.exits, self.body]
+            group = (statement.target,)
+            scopes = [self.written[group[0].array], *self.exits, self.body]
             for level, (outer, inner) in enumerate(pairwise(scopes)):
                 of = at if inner == self.body else -1
-                node = Node("memlet", array=group.array, statement=of, written=True)
+                node = Node("memlet", array=group[0].array, statement=of, written=True)
                 memlet = self._add(node, self.encoder.memlet(group, level, writer=statement))
                 self._pass(inner, memlet, outer)
 

@@ -6,19 +6,18 @@ instantiated on those, and applied if it fits and is legal; else it is skipped w
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import NestError
 from embeddb.nests.dependence.legality import packable
-from embeddb.nests.encoding.graph import Node, graph_of
+from embeddb.nests.encoding.graph import Node, graph_of, rows_of
 from embeddb.nests.nest import Nest
 from embeddb.nests.recipe import (
     Inner,
@@ -35,22 +34,15 @@ from embeddb.nests.recipe import (
 from embeddb.nests.schedule import Schedule
 
 #: The nodes of a nest under a schedule, and float32[n,d], a vector for each.
-NodeVectors = Callable[[Nest, Schedule], tuple[Sequence[Node], NDArray[np.float32]]]
+Seen = tuple[Sequence[Node], NDArray[np.float32]]
+NodeVectors = Callable[[Nest, Schedule], Seen]
 
 
-def remembered(vectors: NodeVectors) -> NodeVectors:
-    """Cache vectors by nest and schedule: all transfers to a target begin with the same."""
-    return lru_cache(maxsize=512)(vectors)
-
-
-def raw_vectors() -> NodeVectors:
-    """Vectors of the graph's features."""
-
-    def vectors(nest: Nest, schedule: Schedule) -> tuple[Sequence[Node], NDArray[np.float32]]:
-        graph = graph_of(nest, schedule)
-        return graph.nodes, graph.features
-
-    return vectors
+@lru_cache(maxsize=512)
+def raw_vectors(nest: Nest, schedule: Schedule) -> Seen:
+    """Vectors of the graph's features, cached: all transfers to a target begin with the same."""
+    graph = graph_of(nest, schedule)
+    return graph.nodes, graph.features
 
 
 def assign(cost: NDArray[np.float64]) -> list[tuple[int, int]]:
@@ -110,14 +102,13 @@ Matching = Mapping[int, tuple[int, float]]
 #: arrays which the step names.
 Matcher = Callable[[Step, Schedule, Schedule], Matching]
 
-Seen = tuple[Sequence[Node], NDArray[np.float32]]
-
 
 def at_once(source: Nest, target: Nest, vectors: NodeVectors) -> Matcher:
     """Matcher of all loops of the source at once, with vectors of both nests under the identity
     schedule: one vector for each node of a nest, for all recipes, and no loop is matched twice."""
     here, there = (vectors(nest, identity_schedule(nest)) for nest in (source, target))
-    loops = match_loops(here, entry_rows(here, False), there, entry_rows(there, False))
+    wanted, offered = (rows_of(nodes, kind="entry", block=False) for nodes, _ in (here, there))
+    loops = match_loops(here, wanted, there, offered)
 
     def matching(step: Step, source_schedule: Schedule, target_schedule: Schedule) -> Matching:
         if isinstance(step, Pack):
@@ -148,7 +139,12 @@ def match_array(array: int, here: Seen, there: Seen, offered: Sequence[int]) -> 
 
 def _array_distance(here: Seen, array: int, there: Seen, other: int) -> float:
     own, memlets = (
-        _distances(here, _reads(here, kind, array), there, _reads(there, kind, other))
+        _distances(
+            here,
+            rows_of(here[0], kind=kind, array=array, written=False),
+            there,
+            rows_of(there[0], kind=kind, array=other, written=False),
+        )
         for kind in ("array", "memlet")
     )
     return _mean_distance(own) + (_mean_distance(memlets) if memlets.size else 0.0)
@@ -158,17 +154,6 @@ def _mean_distance(cost: NDArray[np.float64]) -> float:
     """Mean over the pairs of the assignment; infinite without any."""
     pairs = assign(cost)
     return sum(float(cost[pair]) for pair in pairs) / len(pairs) if pairs else math.inf
-
-
-def entry_rows(seen: Seen, block: bool) -> list[int]:
-    """Rows of loops, or of loops over blocks."""
-    return [at for at, node in enumerate(seen[0]) if node.kind == "entry" and node.block == block]
-
-
-def _reads(seen: Seen, kind: str, array: int) -> list[int]:
-    """Rows of an array that is read, or of its memlets."""
-    nodes = enumerate(seen[0])
-    return [at for at, n in nodes if n.kind == kind and n.array == array and not n.written]
 
 
 def _distances(here: Seen, rows: list[int], there: Seen, columns: list[int]) -> NDArray[np.float64]:
@@ -203,10 +188,6 @@ class StepOutcome:
     target_text: str
     reason: str = ""
 
-    @property
-    def applied(self) -> bool:
-        return bool(self.target_text)
-
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
@@ -214,19 +195,6 @@ class Transfer:
 
     schedule: Schedule
     steps: tuple[StepOutcome, ...]
-
-    def document(self) -> dict[str, Any]:
-        """Plain values, for explanations."""
-        steps = [
-            {
-                "step": step.text,
-                "matched": [pair._asdict() for pair in step.pairs],
-                "made": step.target_text,
-                "reason": step.reason,
-            }
-            for step in self.steps
-        ]
-        return {"config": json.loads(self.schedule.config.json), "steps": steps}
 
 
 def transfer(

@@ -35,7 +35,8 @@ def product_of(base: Assignment, parts: Sequence[Part]) -> Iterator[Assignment]:
     if not parts:
         yield base
         return
-    for assignment in parts[0].walk():
+    first = parts[0].walk() if parts[0].listed is None else parts[0].listed
+    for assignment in first:
         yield from product_of({**base, **assignment}, parts[1:])
 
 

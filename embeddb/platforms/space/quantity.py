@@ -14,16 +14,19 @@ any other.
 from __future__ import annotations
 
 import ast
+import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import SpaceError
+from embeddb.core.sizes import MATRIX_SYMBOLS
 from embeddb.platforms.space.expression import Compiled, Expression, Language, names_in
-from embeddb.platforms.space.rules import Param
+from embeddb.platforms.space.rules import Param, Rules, readers_last
 
 #: The entries of a row, within an aggregate.
 LENGTH = "LENGTH"
@@ -32,6 +35,8 @@ FACT = "fact:"
 AGGREGATES = ("sum_rows", "max_rows")
 
 MAX_LENGTH = 1000
+MAX_QUANTITIES = 32
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 #: Levels of nesting of an expression.
 MAX_DEPTH = 60
 #: Combinations of values are numbered up to here; beyond, those that occur are renumbered.
@@ -72,16 +77,21 @@ class EncodedConfigs:
     """The parameters of c configurations as columns, each encoded when it is first read."""
 
     def __init__(self, configs: Sequence[Mapping[str, Any]]) -> None:
-        self._configs = configs
+        self.configs = configs
         self._columns: dict[str, Column] = {}
 
     def __len__(self) -> int:
-        return len(self._configs)
+        return len(self.configs)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """All parameters that a configuration has, sorted."""
+        return sorted({name for config in self.configs for name in config})
 
     def column(self, name: str) -> Column:
         """The column of one parameter; a configuration without it has no value."""
         if name not in self._columns:
-            self._columns[name] = Column.of(config.get(name) for config in self._configs)
+            self._columns[name] = Column.of(config.get(name) for config in self.configs)
         return self._columns[name]
 
 
@@ -231,15 +241,13 @@ class Quantity(Expression):
         """True if it needs the lengths of the rows."""
         return any(map(_is_aggregate, ast.walk(self.body)))
 
-    def check_aggregates(self) -> None:
-        """Raises: SpaceError for an aggregate of what is the same in every row. Its names are
-        checked before: a misspelt `LENGTH` is an unknown name."""
+    def check(self, params: Mapping[str, Param]) -> None:
+        """Raises: SpaceError for an aggregate of what is the same in every row, and for a text that
+        must be a number or is compared by size. Names are checked before: a misspelt `LENGTH` is
+        an unknown name."""
         for node in filter(_is_aggregate, ast.walk(self.body)):
             if LENGTH not in names_in(node):
                 raise _unread(node)
-
-    def check_kinds(self, params: Mapping[str, Param]) -> None:
-        """Raises: SpaceError for a text where a number must be, or compared by size."""
         texts = {name: param.kind for name, param in params.items() if holds_texts(param)}
         if _textual(self.body, texts):
             raise SpaceError(f"{self.text!r} is a text, not a number")
@@ -333,3 +341,52 @@ def _depth(body: ast.AST) -> int:
         depth += 1
         level = [part for node in level for part in ast.iter_child_nodes(node)]
     return depth
+
+
+class Quantities:
+    """Derived quantities of a space in declared order, perhaps none. Raises: SpaceError whose
+    `where` is the quantity at fault."""
+
+    def __init__(self, quantities: Sequence[Quantity], rules: Rules) -> None:
+        self.quantities = tuple(quantities)
+        self.names = tuple(quantity.name for quantity in quantities)
+        self.params = rules.params
+        by_name = {quantity.name: quantity for quantity in quantities}
+        if len(by_name) > MAX_QUANTITIES:
+            raise SpaceError(
+                f"{len(by_name)} quantities, at most {MAX_QUANTITIES} are allowed", where="derived"
+            )
+        for quantity in quantities:
+            _check(quantity, rules, frozenset(by_name))
+        reads = {name: one.names & by_name.keys() for name, one in by_name.items()}
+        order = readers_last(reads, "quantities", "derived.{}")
+        #: Each after the quantities that it reads.
+        self.order = [by_name[name] for name in order]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hex digits that change with a definition, or "": stored with models trained on the
+        values."""
+        text = "\n".join(f"{quantity.name} = {quantity.text}" for quantity in self.quantities)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest() if text else ""
+
+
+def _check(quantity: Quantity, rules: Rules, names: frozenset[str]) -> None:
+    """Raises: SpaceError."""
+    name, where = quantity.name, f"derived.{quantity.name}"
+    if not _NAME.fullmatch(name):
+        raise SpaceError(f"{name!r} cannot be the name of a quantity", where=where)
+    if name in rules.by_name or name in rules.sizes or name in (*MATRIX_SYMBOLS, LENGTH):
+        raise SpaceError(f"{name!r} is the name of a parameter or a size already", where=where)
+    rules.check_names(quantity, where, further=names)
+    if quantity.over_rows and not rules.workload.learned:
+        raise SpaceError(f"a {rules.workload.name} has no rows to sum over", where=where)
+    if quantity.over_rows and LENGTH in rules.by_name:
+        raise SpaceError(f"{LENGTH} is the name of a parameter here", where=where)
+    try:
+        quantity.check(rules.by_name)
+    except SpaceError as error:
+        raise SpaceError(error.reason, where=where) from None

@@ -197,12 +197,11 @@ class Rules:
             raise SpaceError(f"parameter {twice!r} is declared twice", where="params")
 
     def _check_symbols(self) -> None:
-        for name in (p.name for p in self.params if p.name in self.symbolic):
-            values = self.by_name[name].values
-            strange = [v for v in values if v in SYMBOLS and v not in self.sizes]
-            if strange:
+        for param in self.params:
+            strange = [v for v in param.values if v in SYMBOLS and v not in self.sizes]
+            if strange and param.name in self.symbolic:
                 text = f"{strange[0]!r} is no size of a {self.workload.name}"
-                raise SpaceError(text, where=f"params.{name}")
+                raise SpaceError(text, where=f"params.{param.name}")
 
     def _check_constraints(self) -> None:
         for i, constraint in enumerate(self.constraints):
@@ -276,12 +275,8 @@ class Rules:
                 )
 
     def _ordered(self) -> list[str]:
-        graph = {
-            p.name: self.whens[p.name].names & self.by_name.keys()
-            if p.name in self.whens
-            else frozenset[str]()
-            for p in self.params
-        }
+        graph: dict[str, Set[str]] = dict.fromkeys(self.by_name, frozenset())
+        graph |= {name: when.names & self.by_name.keys() for name, when in self.whens.items()}
         ready = readers_last(graph, "conditions", "params.{}.when")
         # Keep the declared order within a depth, so that listings are predictable.
         depth: dict[str, int] = {}

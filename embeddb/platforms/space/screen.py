@@ -3,7 +3,6 @@ combination of the values that it reads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.platforms.space.expression import Expression
-from embeddb.platforms.space.quantity import Column, combinations
+from embeddb.platforms.space.quantity import Column, EncodedConfigs, combinations
 from embeddb.platforms.space.rules import Judge
 from embeddb.platforms.space.space import ConfigSpace
 
@@ -19,16 +18,7 @@ Rows = NDArray[np.int64]
 Marks = NDArray[np.bool_]
 
 
-class ConfigTable:
-    """Configurations, and the `columns` of their parameters by name. Immutable."""
-
-    def __init__(self, configs: Sequence[Config]) -> None:
-        self.configs = configs
-        names = sorted({name for config in configs for name in config})
-        self.columns = {name: Column.of(config.get(name) for config in configs) for name in names}
-
-
-def screened(space: ConfigSpace, table: ConfigTable) -> tuple[Rows, dict[int, str]]:
+def screened(space: ConfigSpace, table: EncodedConfigs) -> tuple[Rows, dict[int, str]]:
     """The places int64[r], ascending, of the configurations that have the parameters required by
     the space's structural sizes (a configuration of a nest of another depth has not); and by place
     the `ConfigSpace.reason` of those that are not legal."""
@@ -38,16 +28,12 @@ def screened(space: ConfigSpace, table: ConfigTable) -> tuple[Rows, dict[int, st
 class _Screen:
     """One table against one space, with columns of canonical values."""
 
-    def __init__(self, space: ConfigSpace, table: ConfigTable) -> None:
+    def __init__(self, space: ConfigSpace, table: EncodedConfigs) -> None:
         self.space, self.configs = space, table.configs
-        self.columns: Mapping[str, Column] = table.columns
-        if not space.rules.plain:
-            self.columns = {name: self._canonical(name) for name in table.columns}
-
-    def _canonical(self, name: str) -> Column:
-        param = self.space.rules.by_name.get(name)
-        column = self.columns[name]
-        return column if param is None else column.mapped(partial(self.space.stored, param))
+        self.columns = {name: table.column(name) for name in table.names}
+        for param in () if space.rules.plain else space.params:
+            if (column := self.columns.get(param.name)) is not None:
+                self.columns[param.name] = column.mapped(partial(space.stored, param))
 
     def run(self) -> tuple[Rows, dict[int, str]]:
         shaped = np.ones(len(self.configs), dtype=np.bool_)

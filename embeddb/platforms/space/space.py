@@ -17,12 +17,10 @@ from embeddb.core.config import Config, Value
 from embeddb.core.errors import SpaceError, UsageError
 from embeddb.platforms.space.expression import Expression
 from embeddb.platforms.space.parts import Assignment, Part, product_of
-from embeddb.platforms.space.rules import SYMBOLS, Judge, Kind, Param, Rules, join, show
+from embeddb.platforms.space.rules import SYMBOLS, Judge, Param, Rules, join, show
 
 if TYPE_CHECKING:
     import numpy as np
-
-__all__ = ["SYMBOLS", "ConfigSpace", "Kind", "Param"]
 
 #: `size()` counts up to here.
 COUNT_LIMIT = 1_000_000
@@ -279,12 +277,18 @@ class ConfigSpace:
             yield f"unknown parameter {unknown}; parameters: {names}"
 
     def refusal(self, name: str, allowed: frozenset[Value] | None, value: Any) -> str:
-        """The reason against a value of a parameter with these values in `checks`, or ""."""
+        """The reason against a value of a parameter with these values in `checks`; "" for one of
+        them, and for a new value of an open choice."""
         if allowed is None:
             fits = self.rules.is_permutation(name, value)
         else:
             fits = type(value) is not bool and type(value) is not tuple and value in allowed
-        return "" if fits else self._not_a_value(name, value)
+        if fits:
+            return ""
+        param = self.rules.by_name[name]
+        order = f"is not an order of {join(map(show, param.values))}"
+        refusal = order if allowed is None else param.refusal(value)
+        return f"parameter {name!r}: {show(value)} {refusal}" if refusal else ""
 
     def broken(
         self, rule: Expression | Judge, values: Mapping[str, Any], env: Mapping[str, Any]
@@ -334,15 +338,6 @@ class ConfigSpace:
         seen = {n: self.number(n, v) for n, v in values.items()}
         return {**self.symbols, **{n: v for n, v in seen.items() if v is not None}}
 
-    def _not_a_value(self, name: str, value: Any) -> str:
-        """The reason against a value that is not listed; "" for a new value of an open choice."""
-        param = self.rules.by_name[name]
-        if param.kind == "permutation":
-            refusal = f"is not an order of {join(map(show, param.values))}"
-        else:
-            refusal = param.refusal(value)
-        return f"parameter {name!r}: {show(value)} {refusal}" if refusal else ""
-
     # --- the whole space -------------------------------------------------------------------
 
     def size(self) -> int | None:
@@ -378,9 +373,8 @@ class ConfigSpace:
         return all(rule.holds(env) is not False for rule in rules)
 
     def _enumerated(self) -> Iterator[Config]:
-        for parts in itertools.product(*(p.listed for p in self.parts if p.listed is not None)):
-            base = {n: v for part in parts for n, v in part.items()}
-            yield from map(Config, product_of(base, [p for p in self.parts if p.listed is None]))
+        listed_first = sorted(self.parts, key=lambda part: part.listed is None)
+        return map(Config, product_of({}, listed_first))
 
     def sample(self, count: int, *, rng: np.random.Generator) -> list[Config]:
         """`count` distinct legal configurations (all of a smaller space), in random order.

@@ -16,7 +16,7 @@ from embeddb.core.config import Config
 from embeddb.ranking.posterior import Posterior, with_spread
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Floats, Ranker, default_candidate
-from embeddb.ranking.rankers.order import guarded, order_to_try, position
+from embeddb.ranking.rankers.order import position
 from embeddb.ranking.recommendation import Candidate
 
 
@@ -36,7 +36,6 @@ class CostModelRanker(Ranker):
 
     @property
     def spread(self) -> Floats:
-        """Standard deviations float64[u] of the gains over the default."""
         return self._predicted[1]
 
     @cached_property
@@ -53,26 +52,14 @@ class CostModelRanker(Ranker):
         if not self.configs:
             yield default_candidate(self.query)
         elif self.query.prediction.plain:  # the papers' models rank by the prediction alone
-            yield from self.ranked_by_gain()
+            yield from self._by_gain()
         else:
-            yield from self._ranked(self.query.prediction.spread)
+            yield from self._as_a_set(self.query.prediction.spread, self.query.prediction.guard)
 
-    def ranked_by_gain(self) -> Iterator[Candidate]:
+    def _by_gain(self) -> Iterator[Candidate]:
         """Candidates by their own predictions, without regard to those before them."""
-        yield from self._ranked(np.full(len(self.configs), math.nan))
-
-    def _ranked(self, spread: Floats) -> Iterator[Candidate]:
-        query, gain = self.query, self.score
-        order = order_to_try(self.configs, gain, spread, query.prediction.correlate)
-        unrun_first, guard = query.prediction.unrun_first, query.prediction.guard
-        order = guarded(query, self.configs, order, gain, guard=guard, unrun_first=unrun_first)
-        for at in order:
-            interval = self._interval_of(self.configs[at], gain[at], self.spread[at])
-            # Scores follow the order: a guard may have put a smaller gain first.
-            score = -float(min(gain[at], gain[order[0]]))
-            yield self._candidate(
-                self.configs[at], gain[at], interval, score=score, origin="cost model"
-            )
+        unknown = np.full(len(self.configs), math.nan)
+        return self._as_a_set(unknown, self.query.prediction.guard)
 
     def posterior(self, answer: Config) -> Posterior:
         return with_spread(

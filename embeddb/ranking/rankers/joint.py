@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.ranking.posterior import Posterior, with_spread
@@ -17,7 +18,6 @@ from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Floats, Ranker
 from embeddb.ranking.rankers.cost_model import over_default
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote, doubt_of_unrun
-from embeddb.ranking.rankers.order import guarded, order_to_try, position
 from embeddb.ranking.recommendation import Candidate
 
 
@@ -26,14 +26,17 @@ class JointRanker(Ranker):
     computed already.
 
     `configs` are those of the vote, then the others that are predicted. `spread` float64[u] is the
-    model's standard deviation of the gain over the default, `own_spread` that of its own prediction
-    (nan: not predicted), `voters` int64[u] the number of neighbours that ran each.
+    model's standard deviation of the gain over the default, times `Prediction.joint_width`,
+    `own_spread` that of its own prediction (nan: not predicted), `voters` int64[u] the number of
+    neighbours that ran each.
     """
 
     name, source = "transfer-rank", "neighbours"
     by_model = True
     configs: tuple[Config, ...] = ()
     score: Floats = np.zeros(0)
+    voters: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+    spread: Floats = np.zeros(0)
 
     def __init__(self, query: Query, vote: NeighbourVote | None = None) -> None:
         super().__init__(query)
@@ -46,6 +49,7 @@ class JointRanker(Ranker):
         place = {config: at for at, config in enumerate(self.configs)}
         there = [place[config] for config in query.prediction.configs]
         predicted[there], self.spread[there] = over_default(query)
+        self.spread *= query.prediction.joint_width
         self.own_spread[there] = query.prediction.spread
         common = np.isfinite(votes) & np.isfinite(predicted)
         if common.any():
@@ -58,29 +62,13 @@ class JointRanker(Ranker):
         self.score = np.where(np.isfinite(score), score, votes)
 
     def candidates(self) -> Iterator[Candidate]:
-        query = self.query
-        if not query.prediction.configs:
+        if not self.query.prediction.configs:
             yield from self._vote.candidates()
-            return
-        default = position(self.configs, query.default)
-        gains = self.score - (self.score[default] if default >= 0 else 0.0)
-        order = order_to_try(self.configs, self.score, self.own_spread, query.prediction.correlate)
-        unrun_first, guard = query.prediction.unrun_first, guard_of(query)
-        order = guarded(
-            query, self.configs, order, self.score, guard=guard, unrun_first=unrun_first
-        )
-        for at in order:
-            gain, voters = float(gains[at]), int(self.voters[at])
-            spread = query.prediction.joint_width * float(self.spread[at])
-            yield self._candidate(
-                self.configs[at],
-                gain,
-                self._interval_of(self.configs[at], gain, spread),
-                # Scores follow the order: a guard may have put a smaller gain first.
-                score=-min(gain, float(gains[order[0]])),
-                origin=f"{voters} neighbours, cost model" if voters else "cost model",
-                voters=voters,
-            )
+        else:
+            yield from self._as_a_set(self.own_spread, guard_of(self.query))
+
+    def _origin(self, voters: int) -> str:
+        return f"{voters} neighbours, cost model" if voters else "cost model"
 
     def posterior(self, answer: Config) -> Posterior:
         spread = self.query.prediction.joint_width * self.own_spread

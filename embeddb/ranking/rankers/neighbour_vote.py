@@ -25,8 +25,15 @@ from embeddb.index.run_matrix import WINNER_GAIN
 from embeddb.index.vote import doubt
 from embeddb.ranking.posterior import Posterior, over_default_of
 from embeddb.ranking.query import Query
-from embeddb.ranking.rankers.base import NINETIETH, Floats, Ranker, between, default_candidate
-from embeddb.ranking.rankers.order import guarded, position
+from embeddb.ranking.rankers.base import (
+    NINETIETH,
+    Floats,
+    Interval,
+    Ranker,
+    between,
+    default_candidate,
+)
+from embeddb.ranking.rankers.order import position
 from embeddb.ranking.recommendation import Candidate
 
 #: Number of proposals chosen as a set; those after them are ordered by score.
@@ -48,9 +55,8 @@ class NeighbourVote(Ranker):
     def score(self) -> Floats:
         return self._voted[0]
 
-    @cached_property
+    @property
     def voters(self) -> NDArray[np.int64]:
-        """Number int64[u] of neighbours that ran each."""
         return self._voted[1]
 
     @cached_property
@@ -73,31 +79,15 @@ class NeighbourVote(Ranker):
             corrected[default] = 0.0
         return corrected
 
-    @cached_property
-    def _gain(self) -> Floats:
-        """Log gain float64[u] over the default by the vote."""
-        default = position(self.configs, self.query.default)
-        return self.score - (self.score[default] if default >= 0 else 0.0)
-
     def candidates(self) -> Iterator[Candidate]:
-        query, score = self.query, self.score
-        if not query.vote.configs:
-            yield default_candidate(query)
+        if not self.configs:
+            yield default_candidate(self.query)
             return
-        order = guarded(
-            query, self.configs, self._order(), score, guard=query.vote.quality.guard
-        ).tolist()
-        for at in order:
-            voters = int(self.voters[at])
-            yield self._candidate(
-                self.configs[at],
-                float(self.predicted[at]),
-                self._interval(at),
-                # Scores follow the order: a guard or a tie may have put a smaller gain first.
-                score=-float(min(self._gain[at], self._gain[order[0]])),
-                origin=f"{voters} neighbours" if voters else "platform average",
-                voters=voters,
-            )
+        order = self._guarded(self._order(), self.query.vote.quality.guard)
+        yield from self._in_order(order, self.predicted, self._gain)
+
+    def _origin(self, voters: int) -> str:
+        return f"{voters} neighbours" if voters else "platform average"
 
     def _order(self) -> list[int]:
         """Positions, best proposal first: the best score, a set that complements it, then by
@@ -111,7 +101,7 @@ class NeighbourVote(Ranker):
         rest = np.argsort(-self.predicted, kind="stable").tolist()
         return chosen + [at for at in rest if at not in chosen]
 
-    def _interval(self, at: int) -> tuple[float | None, float | None]:
+    def _interval(self, at: int) -> Interval:
         """The 10th and 90th percentile of the gain. From the errors of held-out first choices; one
         that is not the first choice is voted on by fewer neighbours that agree less, so that the
         scatter of the neighbours counts, too. Without such errors from the scatter alone, None

@@ -7,6 +7,7 @@ one try. After the first, each is chosen by its expected improvement over those 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
+from embeddb.index.run_matrix import coded
 from embeddb.ranking.query import Correlate, Query
 from embeddb.ranking.recommendation import LIKELY, Candidate
 
@@ -90,7 +92,11 @@ def behind_default(
     first is predicted to gain more than `guard` (log) over it."""
     if default < 0 or not len(order) or gain[order[0]] - gain[default] > guard:
         return order
-    return np.concatenate([[default], order[order != default]]).astype(np.int64)
+    return _moved_first(order, default)
+
+
+def _moved_first(order: NDArray[np.int64], at: int) -> NDArray[np.int64]:
+    return np.concatenate([[at], order[order != at]])
 
 
 def ran_first(
@@ -109,25 +115,12 @@ def ran_first(
     if unrun_first or not len(order) or configs[order[0]] in allowed:
         return order
     first = max((at for at in order.tolist() if configs[at] in allowed), key=gain.item, default=-1)
-    if first < 0:
-        return order
-    return np.concatenate([[first], order[order != first]])
+    return order if first < 0 else _moved_first(order, first)
 
 
 @lru_cache(maxsize=8)
 def _noise(count: int) -> Floats:
     return np.random.default_rng(0).standard_normal((_DRAWS, count))
-
-
-def coded(configs: Sequence[Config]) -> NDArray[np.int64]:
-    """Parameter values int64[c,p] as codes: equal values of a parameter have equal codes."""
-    names = sorted({name for config in configs for name in config})
-    codes = np.empty((len(configs), len(names)), dtype=np.int64)
-    for at, name in enumerate(names):
-        values: dict[object, int] = {}
-        for row, config in enumerate(configs):
-            codes[row, at] = values.setdefault(config.get(name), len(values))
-    return codes
 
 
 def error_correlation(codes: NDArray[np.int64], at: int) -> Floats:
@@ -152,12 +145,10 @@ def settled(
     among them the cheapest to prepare, then those closest to the default, then by canonical
     JSON."""
     places = np.asarray(order, dtype=np.int64)
-    if len(places) < 2:
+    if not len(places):
         return places
     equal = gain[places] >= gain[places].max() - _EQUAL
     near = places[equal].tolist()
-    if len(near) == 1:
-        return np.concatenate([places[equal], places[~equal]])
     preparation = query.vote.preparation
     costs = (
         preparation.of([configs[at] for at in near]).tolist() if preparation else [0.0] * len(near)
@@ -166,23 +157,6 @@ def settled(
     default = set(query.default.items())
     near.sort(key=lambda at: (price[at], len(default ^ set(configs[at].items())), configs[at].json))
     return np.concatenate([np.array(near, dtype=np.int64), places[~equal]])
-
-
-def guarded(
-    query: Query,
-    configs: Sequence[Config],
-    order: Sequence[int] | NDArray[np.int64],
-    score: Floats,
-    *,
-    guard: float,
-    unrun_first: bool = False,
-) -> NDArray[np.int64]:
-    """The order by a score float64[c] with ties settled (`settled`) and first a configuration that
-    ran (`ran_first`) or the default (`behind_default`)."""
-    order = settled(query, configs, order, score)
-    order = ran_first(query, configs, order, score, unrun_first=unrun_first)
-    at = position(configs, query.default)
-    return behind_default(order, score, at if at >= 0 and np.isfinite(score[at]) else -1, guard)
 
 
 def position(configs: Sequence[Config], config: Config) -> int:
@@ -217,11 +191,9 @@ def likely_last(query: Query, candidates: Sequence[Candidate]) -> list[Candidate
     (benchmarks/results/failures_held.json)."""
     chance = chances(query, [Config(candidate.config) for candidate in candidates])
     doubted = chance >= LIKELY
-    if not doubted.any() or doubted.all():
-        return list(candidates)
     first = [c for c, behind in zip(candidates, doubted, strict=True) if not behind]
     # Scores follow the order.
-    worst = max(candidate.score for candidate in first)
+    worst = max((candidate.score for candidate in first), default=-math.inf)
     last = [c for c, behind in zip(candidates, doubted, strict=True) if behind]
     return first + [msgspec.structs.replace(c, score=max(c.score, worst)) for c in last]
 

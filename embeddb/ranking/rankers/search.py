@@ -20,7 +20,7 @@ from embeddb.core.config import Config
 from embeddb.platforms.space.rules import Param
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.ranking.query import Query
-from embeddb.ranking.rankers.base import Ranker
+from embeddb.ranking.rankers.base import Ranker, between
 from embeddb.ranking.rankers.cost_model import CostModelRanker
 from embeddb.ranking.rankers.order import LOOKED_AT, order_to_try
 from embeddb.ranking.recommendation import Candidate
@@ -46,7 +46,7 @@ class SearchRanker(CostModelRanker):
         if query.prediction.predict is None or predicted_whole(query):
             yield from super().candidates()
             return
-        first = next(self.ranked_by_gain())
+        first = next(self._by_gain())
         yield first
         best = Config(first.config)
         seen = Predicted(query, _BUDGET)
@@ -57,13 +57,16 @@ class SearchRanker(CostModelRanker):
         spread = seen.spreads(configs)
         predicted = frozenset(query.prediction.configs)
         for at in order_to_try(configs, gain, spread, query.prediction.correlate):
-            config = configs[at]
-            yield self._candidate(
-                config,
-                float(gain[at]),
-                self._interval_of(config, float(gain[at]), seen.over_default(spread[at])),
-                score=max(-float(gain[at]), first.score),
+            config, own = configs[at], float(gain[at])
+            apart = 0.0 if config == query.default else seen.over_default(spread[at])
+            low, high = between(query, own, apart)
+            yield Candidate(
+                config=dict(config),
+                score=max(-own, first.score),
                 origin="cost model" if config in predicted else "cost model, searched",
+                expected_gain=math.exp(own) if query.vote.knows_default else None,
+                gain_low=low,
+                gain_high=high,
             )
 
 

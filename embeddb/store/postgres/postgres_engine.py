@@ -36,7 +36,7 @@ from embeddb.store.engine import TABLES, Engine, Txn
 from embeddb.store.failures import no_database, refuse_fork
 from embeddb.store.locks import ReadGate
 from embeddb.store.postgres.schema import SchemaState, Tallies, WriterLock, inspect, make
-from embeddb.store.postgres.transactions import ReadTxn, Statements, WriteTxn
+from embeddb.store.postgres.transactions import ReadTxn, WriteTxn, statements_in
 from embeddb.store.tables import folder_beside
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class PostgresEngine(Engine):
         self._gate = ReadGate()
         self._number, self._lock, self._wait_s = 0, Lock(), wait_s
         schema = self._server.schema
-        self._statements = Statements.by_table(schema)
+        self._statements = statements_in(schema)
         self._tallies = Tallies(schema)
         self._writer = WriterLock(schema, self.place, self._tallies, wait_s=wait_s)
         try:

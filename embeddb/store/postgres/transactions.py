@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
@@ -20,20 +19,45 @@ _PIECE_BYTES = 4 << 20
 _BUFFER_BYTES = 16 << 20
 #: Number of keys in one lookup.
 _MOST_KEYS = 20_000
+#: Statements on one table, by name.
+_SQL = {
+    "get": "SELECT v FROM {} WHERE k = %b",
+    "get_many": "SELECT k, v FROM {} WHERE k = ANY(%b)",
+    "scan": "SELECT k, v FROM {} WHERE k >= %b ORDER BY k LIMIT %b",
+    "scan_to": "SELECT k, v FROM {} WHERE k >= %b AND k < %b ORDER BY k LIMIT %b",
+    "count": "SELECT count(*) FROM {}",
+    "count_to": "SELECT count(*) FROM {} WHERE k >= %b AND k < %b",
+    "there": "SELECT count(*) FROM {} WHERE k = ANY(%b)",
+    "delete": "DELETE FROM {} WHERE k = ANY(%b)",
+    "copy": "COPY {} (k, v) FROM STDIN (FORMAT BINARY)",
+    "upsert": "INSERT INTO {} (k, v) SELECT * FROM unnest(%b::bytea[], %b::bytea[])"
+    " ON CONFLICT (k) DO UPDATE SET v = EXCLUDED.v",
+}
+#: Those of every table, built once for a schema.
+Statements = Mapping[str, Mapping[str, bytes]]
+
+
+def statements_in(schema: str) -> Statements:
+    """The statements on every table of a schema."""
+    names = {table: sql.Identifier(schema, table) for table in TABLES}
+    return {
+        table: {what: sql.SQL(text).format(name).as_bytes(None) for what, text in _SQL.items()}
+        for table, name in names.items()
+    }
 
 
 class ReadTxn(SealedTxn):
     """Transaction on a connection with one snapshot."""
 
     def __init__(
-        self, connection: psycopg.Connection, statements: Mapping[str, Statements], tallies: Tallies
+        self, connection: psycopg.Connection, statements: Statements, tallies: Tallies
     ) -> None:
         self._cursor = connection.cursor(binary=True)
         self._sql, self._tallies = statements, tallies
         self._counts: dict[str, int] | None = None
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        row = self._cursor.execute(self._sql[table].get, (key,)).fetchone()
+        row = self._cursor.execute(self._sql[table]["get"], (key,)).fetchone()
         return None if row is None else unsealed(table, key, row[0])
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
@@ -41,7 +65,7 @@ class ReadTxn(SealedTxn):
         wanted = list(dict.fromkeys(keys))
         for start in range(0, len(wanted), _MOST_KEYS):
             piece = wanted[start : start + _MOST_KEYS]
-            for key, raw in self._cursor.execute(self._sql[table].get_many, (piece,)):
+            for key, raw in self._cursor.execute(self._sql[table]["get_many"], (piece,)):
                 values[key] = unsealed(table, key, raw)
         return {key: values[key] for key in wanted if key in values}
 
@@ -59,7 +83,7 @@ class ReadTxn(SealedTxn):
         statements = self._sql[table]
         while True:
             arguments = (start, most) if end is None else (start, end, most)
-            text = statements.scan if end is None else statements.scan_to
+            text = statements["scan"] if end is None else statements["scan_to"]
             rows = self._cursor.execute(text, arguments).fetchall()
             yield from rows
             if len(rows) < most:
@@ -80,14 +104,14 @@ class ReadTxn(SealedTxn):
 
     def counted(self, table: str) -> int:
         """Count by reading the table."""
-        row = self._cursor.execute(self._sql[table].count).fetchone()
+        row = self._cursor.execute(self._sql[table]["count"]).fetchone()
         return 0 if row is None else int(row[0])
 
     def count_under(self, table: str, prefix: bytes) -> int:
         end = _behind(prefix)
         if end is None:
             return super().count_under(table, prefix)
-        row = self._cursor.execute(self._sql[table].count_to, (prefix, end)).fetchone()
+        row = self._cursor.execute(self._sql[table]["count_to"], (prefix, end)).fetchone()
         return 0 if row is None else int(row[0])
 
     def damaged(self, table: str) -> Iterator[str]:
@@ -102,7 +126,7 @@ class WriteTxn(ReadTxn):
     where the key is known to be new."""
 
     def __init__(
-        self, connection: psycopg.Connection, statements: Mapping[str, Statements], tallies: Tallies
+        self, connection: psycopg.Connection, statements: Statements, tallies: Tallies
     ) -> None:
         super().__init__(connection, statements, tallies)
         #: Values on the server; None for a missing row.
@@ -172,17 +196,17 @@ class WriteTxn(ReadTxn):
         fresh = [row for row in upserts if row[0] in cached and cached[row[0]] is None]
         other = [row for row in upserts if row[0] not in cached or cached[row[0]] is not None]
         if gone:
-            self.more[table] -= self._cursor.execute(statements.delete, (gone,)).rowcount
+            self.more[table] -= self._cursor.execute(statements["delete"], (gone,)).rowcount
         if fresh:
             self.more[table] += len(fresh)
-            with self._cursor.copy(statements.copy) as copy:
+            with self._cursor.copy(statements["copy"]) as copy:
                 copy.set_types(("bytea", "bytea"))
                 for row in fresh:
                     copy.write_row(row)
         if other:
             keys, values = [k for k, _ in other], [v for _, v in other]
             self.more[table] += self._lacking([k for k in keys if k not in cached], statements)
-            self._cursor.execute(statements.upsert, (keys, values))
+            self._cursor.execute(statements["upsert"], (keys, values))
         for key, value in new.items():
             if value is None:
                 cached[key] = None
@@ -190,11 +214,11 @@ class WriteTxn(ReadTxn):
                 cached.pop(key, None)
         self._new[table] = {}
 
-    def _lacking(self, keys: list[bytes], statements: Statements) -> int:
+    def _lacking(self, keys: list[bytes], statements: Mapping[str, bytes]) -> int:
         """Number of these keys without a row."""
         if not keys:
             return 0
-        row = self._cursor.execute(statements.there, (keys,)).fetchone()
+        row = self._cursor.execute(statements["there"], (keys,)).fetchone()
         return len(keys) - (0 if row is None else int(row[0]))
 
 
@@ -202,45 +226,3 @@ def _behind(prefix: bytes) -> bytes | None:
     """The first key behind all that start with a prefix; None if there is none."""
     head = prefix.rstrip(b"\xff")
     return head[:-1] + bytes([head[-1] + 1]) if head else None
-
-
-@dataclass(frozen=True, slots=True)
-class Statements:
-    """The SQL of one table, built once."""
-
-    get: bytes
-    get_many: bytes
-    scan: bytes
-    scan_to: bytes
-    count: bytes
-    count_to: bytes
-    there: bytes
-    delete: bytes
-    copy: bytes
-    upsert: bytes
-
-    @classmethod
-    def by_table(cls, schema: str) -> dict[str, Statements]:
-        """Statements of every table in a schema."""
-        return {table: cls._of(sql.Identifier(schema, table)) for table in TABLES}
-
-    @classmethod
-    def _of(cls, table: sql.Identifier) -> Statements:
-        def rendered(text: str) -> bytes:
-            return sql.SQL(text).format(table).as_bytes(None)
-
-        return cls(
-            get=rendered("SELECT v FROM {} WHERE k = %b"),
-            get_many=rendered("SELECT k, v FROM {} WHERE k = ANY(%b)"),
-            scan=rendered("SELECT k, v FROM {} WHERE k >= %b ORDER BY k LIMIT %b"),
-            scan_to=rendered("SELECT k, v FROM {} WHERE k >= %b AND k < %b ORDER BY k LIMIT %b"),
-            count=rendered("SELECT count(*) FROM {}"),
-            count_to=rendered("SELECT count(*) FROM {} WHERE k >= %b AND k < %b"),
-            there=rendered("SELECT count(*) FROM {} WHERE k = ANY(%b)"),
-            delete=rendered("DELETE FROM {} WHERE k = ANY(%b)"),
-            copy=rendered("COPY {} (k, v) FROM STDIN (FORMAT BINARY)"),
-            upsert=rendered(
-                "INSERT INTO {} (k, v) SELECT * FROM unnest(%b::bytea[], %b::bytea[])"
-                " ON CONFLICT (k) DO UPDATE SET v = EXCLUDED.v"
-            ),
-        )

@@ -89,13 +89,6 @@ def node_row(kernel: TensorGraph, at: int) -> list[float]:
     return row
 
 
-def static_row(kernel: TensorGraph) -> NDArray[np.float32]:
-    """float32[4] in the order of `STATIC`."""
-    work = work_of(kernel)
-    values = (work.flops, work.bytes_read, work.bytes_written, work.transcendentals)
-    return np.array([signed_log(value) for value in values], dtype=np.float32)
-
-
 def tile_rows(kernel: TensorGraph, tiles: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
     """float32[c,t] of c configurations in the order of `TILE`; a size that is 0, missing, or larger
     than its dimension is that of the dimension."""
@@ -174,12 +167,14 @@ def graph_of(kernel: TensorGraph) -> KernelGraph:
     operations = kernel.operations
     rows = [node_row(kernel, at) for at in range(len(operations))]
     operands = [tuple(dict.fromkeys(op.operands)) for op in operations]
+    work = work_of(kernel)
+    static = (work.flops, work.bytes_read, work.bytes_written, work.transcendentals)
     return KernelGraph(
         np.array([opcode_number(op.opcode) for op in operations], dtype=np.int64),
         np.array(rows, dtype=np.float32).reshape(-1, len(NODE)),
         _edges(operands),
         _edges(kernel.users),
-        static_row(kernel),
+        np.array([signed_log(value) for value in static], dtype=np.float32),
     )
 
 
@@ -190,7 +185,7 @@ def hidden(graph: KernelGraph, at: int) -> KernelGraph:
     return replace(graph, opcodes=opcodes, features=features)
 
 
-def _edges(sources: list[tuple[int, ...]] | tuple[tuple[int, ...], ...]) -> NDArray[np.int64]:
+def _edges(sources: Sequence[tuple[int, ...]]) -> NDArray[np.int64]:
     """Edges from the sources of each node."""
     pairs = [(s, goal) for goal, some in enumerate(sources) for s in some[:MOST_NEIGHBOURS]]
     return np.array(pairs, dtype=np.int64).reshape(-1, 2).T

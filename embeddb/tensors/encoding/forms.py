@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 
 from embeddb.core.errors import TensorError
 from embeddb.core.sizes import log_size
@@ -148,34 +147,11 @@ def _convert(op: Operation, operands: Sequence[Shape]) -> Form:
     }
 
 
-MOVE_FORMS: Mapping[str, Callable[[Operation, Sequence[Shape]], Form]] = MappingProxyType(
-    {
-        "transpose": _transpose,
-        "reshape": _reshape,
-        "broadcast": _broadcast,
-        "slice": _slice,
-        "pad": _slice,
-        "dynamic-slice": _slice,
-        "dynamic-update-slice": _update,
-        "concatenate": _concatenate,
-        "reverse": _reverse,
-        "sort": _sort,
-        "gather": _gather,
-        "scatter": _gather,
-        "cholesky": _factored,
-        "triangular-solve": _factored,
-        "fft": _factored,
-        "convert": _convert,
-        "compare": _convert,
-    }
-)
-
-
 def _dot(op: Operation, operands: Sequence[Shape]) -> Form:
     lhs, rhs = operands[0], operands[1]
     sides = [
-        (lhs, op.dims("lhs_contracting"), op.dims("lhs_batch")),
-        (rhs, op.dims("rhs_contracting"), op.dims("rhs_batch")),
+        (shape, op.dims(f"{side}_contracting"), op.dims(f"{side}_batch"))
+        for side, shape in (("lhs", lhs), ("rhs", rhs))
     ]
     terms = math.prod(lhs.dims[d] for d in sides[0][1])
     batch = math.prod(lhs.dims[d] for d in sides[0][2])
@@ -197,12 +173,13 @@ def _dot(op: Operation, operands: Sequence[Shape]) -> Form:
     }
 
 
-def _about_minor(shape: Shape, contracting: Sequence[int], batch: Sequence[int]) -> float:
-    """Role of the minor dimension: contracted (1), batch (2) or kept (3)."""
+def _about_minor(shape: Shape, first: Sequence[int], second: Sequence[int]) -> float:
+    """Role of the minor dimension: one of the first (1), contracted or the batch, of the second
+    (2), or another (3)."""
     if not shape.rank:
         return 0.0
     minor = shape.layout[0]
-    return 1.0 if minor in contracting else 2.0 if minor in batch else 3.0
+    return 1.0 if minor in first else 2.0 if minor in second else 3.0
 
 
 def _pieces(shape: Shape, contracting: Sequence[int], batch: Sequence[int]) -> float:
@@ -250,14 +227,8 @@ def _convolution(op: Operation, operands: Sequence[Shape]) -> Form:
         "batch_groups": log_size(op.number("batch_groups") - 1),
         "reversed": float(any(op.dims("reversal"))),
         "meeting": operation_work(op, operands).flops / max(2 * dense, 1),
-        **{name: _place(shape, one, other) for name, shape, one, other in orders},
+        **{name: _about_minor(shape, (one,), (other,)) for name, shape, one, other in orders},
     }
-
-
-def _place(shape: Shape, one: int, other: int) -> float:
-    """Role of the minor dimension: the first (1), the second (2), a spatial one (3)."""
-    minor = shape.layout[0]
-    return 1.0 if minor == one else 2.0 if minor == other else 3.0
 
 
 def _window(op: Operation, minor: int) -> Form:
@@ -296,15 +267,30 @@ def _reduce(op: Operation, operands: Sequence[Shape]) -> Form:
     }
 
 
-SUM_FORMS: Mapping[str, Callable[[Operation, Sequence[Shape]], Form]] = MappingProxyType(
-    {
-        "dot": _dot,
-        "convolution": _convolution,
-        "reduce": _reduce,
-        "reduce-window": _reduce_window,
-        "select-and-scatter": _reduce_window,
-    }
-)
+_FORMS: Mapping[str, Callable[[Operation, Sequence[Shape]], Form]] = {
+    "transpose": _transpose,
+    "reshape": _reshape,
+    "broadcast": _broadcast,
+    "slice": _slice,
+    "pad": _slice,
+    "dynamic-slice": _slice,
+    "dynamic-update-slice": _update,
+    "concatenate": _concatenate,
+    "reverse": _reverse,
+    "sort": _sort,
+    "gather": _gather,
+    "scatter": _gather,
+    "cholesky": _factored,
+    "triangular-solve": _factored,
+    "fft": _factored,
+    "convert": _convert,
+    "compare": _convert,
+    "dot": _dot,
+    "convolution": _convolution,
+    "reduce": _reduce,
+    "reduce-window": _reduce_window,
+    "select-and-scatter": _reduce_window,
+}
 
 
 #: Seconds on a core of 2020 for one multiply-add of a product, one of a convolution, a function
@@ -331,7 +317,7 @@ def rough_seconds(op: Operation, work: Work) -> float:
 
 def form_of(op: Operation, operands: Sequence[Shape]) -> Mapping[str, float]:
     """Features of `FORM` that are not 0, by name."""
-    features = SUM_FORMS.get(op.opcode) or MOVE_FORMS.get(op.opcode)
+    features = _FORMS.get(op.opcode)
     if features is None or not operands:
         return {}
     try:

@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 
 from embeddb.core.files import model_file
 from embeddb.core.nn_numpy import check_weights, linear, relu
-from embeddb.tensors.encoding.features import KernelGraph, graph_of, tile_rows
+from embeddb.tensors.encoding.features import KernelGraph
 from embeddb.tensors.encoding.predictor import (
     FINAL,
     LAYERS,
@@ -28,7 +28,6 @@ from embeddb.tensors.encoding.predictor import (
     NetworkSpec,
     shapes_of,
 )
-from embeddb.tensors.tensor_graph import TensorGraph
 
 #: Range to which features scaled by the training set are clipped.
 CLIP = (-1.0, 2.0)
@@ -66,19 +65,9 @@ class KernelNetwork(GraphPredictor):
         network.version = file.version
         return network
 
-    # -- of kernels ------------------------------------------------------------------------
-
     @property
     def task(self) -> str:
         return self.spec.task
-
-    def embedding(self, kernel: TensorGraph) -> Floats:
-        """float32[e] of the kernel as one tile."""
-        graph = graph_of(kernel)
-        vector: Floats = self.embeddings(graph, tile_rows(kernel, [{}]))[0]
-        return vector
-
-    # -- of graphs -------------------------------------------------------------------------
 
     def predicted(self, graph: KernelGraph, tiles: Floats) -> Floats:
         mean, deviation = self._weights["scale.target"]
@@ -94,19 +83,14 @@ class KernelNetwork(GraphPredictor):
     def _parts(self, graph: KernelGraph, tiles: Floats) -> Iterator[Floats]:
         """`embeddings` of the tiles, in groups computed together."""
         step = max(1, _TOGETHER // max(len(graph), 1))
-        for start in range(0, max(len(tiles), 1), step):
-            x = self.node_embeddings(graph, tiles[start : start + step])
-            yield np.concatenate([x.mean(axis=0), x.max(axis=0)], axis=1)
-
-    def node_embeddings(self, graph: KernelGraph, tiles: Floats) -> Floats:
-        """float32[n,c,h] of every operation, before the reduction."""
-        x = self._first(graph, tiles)
         flows = [_mean_of(edges, len(graph)) for edges in (graph.operands, graph.users)]
-        for at in range(LAYERS):
-            x = self._passed(f"graph.{at}", x, flows)
-        for at in range(FINAL):
-            x = relu(linear(x, self._weights[f"final.{at}.weight"]))
-        return x
+        for start in range(0, max(len(tiles), 1), step):
+            x = self._first(graph, tiles[start : start + step])
+            for at in range(LAYERS):
+                x = self._passed(f"graph.{at}", x, flows)
+            for at in range(FINAL):
+                x = relu(linear(x, self._weights[f"final.{at}.weight"]))
+            yield np.concatenate([x.mean(axis=0), x.max(axis=0)], axis=1)
 
     def _first(self, graph: KernelGraph, tiles: Floats) -> Floats:
         """f1: terms that are the same for all tiles, or for all nodes, are computed once."""

@@ -26,7 +26,7 @@ from embeddb.tensors.roofline.loops import (
     lengths,
     runs_of,
 )
-from embeddb.tensors.roofline.machine import LINE, Cache, Machine, function_cycles
+from embeddb.tensors.roofline.machine import FLOPS, LINE, Cache, Machine, function_cycles
 from embeddb.tensors.roofline.nests import (
     Layout,
     Levels,
@@ -186,7 +186,7 @@ def fused_seconds(kernel: TensorGraph, machine: Machine) -> float:
     moved = work.bytes / LINE * beyond.next
     lanes = machine.lanes(4)
     functions = function_cycles(_FUNCTION, 4, machine.vector_bytes)[0] / lanes
-    computed = work.flops / machine.flops_a_cycle + work.transcendentals * functions
+    computed = work.flops / FLOPS + work.transcendentals * functions
     return max(moved, computed) / machine.hertz
 
 
@@ -225,12 +225,8 @@ class Analysis:
         logs = np.log(np.maximum(cycles, 1e-9))
         shares, over = logs[:, 1:] - logs[:, :1], logs - logs[-1:]
         seconds = logs[:, :1] - np.log(machine.hertz)
-        columns = [
-            seconds,
-            over[:, :1],
-            *(np.clip(part, -_CLIP, _CLIP) for part in (shares, over[:, 1:])),
-        ]
-        return np.concatenate(columns, axis=1)[:-1]
+        parts = (np.clip(part, -_CLIP, _CLIP) for part in (shares, over[:, 1:]))
+        return np.concatenate([seconds, over[:, :1], *parts], axis=1)[:-1]
 
 
 def analysis_of(platform: str, task: str, environment: Mapping[str, str]) -> Analysis | None:

@@ -79,11 +79,6 @@ Floats = NDArray[np.float64]
 Lengths = list[tuple[Ints, Floats]]
 
 
-def longest(trip_counts: Lengths) -> Ints:
-    """int64[c]: largest trip count that occurs."""
-    return np.asarray(np.max([np.where(share > 0, n, 0) for n, share in trip_counts], axis=0))
-
-
 @dataclass(frozen=True, eq=False)
 class Extents:
     """Extents of a kernel under c tiles: `tile_sizes` int64[c,r] along the dimensions of the root,
@@ -252,7 +247,8 @@ def runs_of(nest: Nest, extents: Extents) -> Floats:
 
 
 def _class_of(trip_counts: Lengths) -> NDArray[np.int64]:
-    most = longest(trip_counts)
+    # The largest trip count that occurs.
+    most = np.max([np.where(share > 0, n, 0) for n, share in trip_counts], axis=0)
     same = trip_counts[0][1] == 1
     classes = np.where(most >= ROWS, _LONG, _UNEVEN)
     classes = np.where(same & (most <= ROWS), most, classes)

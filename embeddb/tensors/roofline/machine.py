@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from embeddb.core.sizes import positive
 
 #: Size of a cache line, and of a page, in bytes.
 LINE, PAGE = 64, 4096
-#: Vector units of a thread, of 32 bytes each, with one multiply-add per cycle.
+#: Vector units of a thread, of 32 bytes each, with one multiply-add per cycle; f32 flops per cycle.
 _UNITS, _UNIT_BYTES = 2, 32
 _SCATTERING = 64
-_FLOPS = 2.0 * _UNITS * _UNIT_BYTES / 4
+FLOPS = 2.0 * _UNITS * _UNIT_BYTES / 4
 #: Largest clock of a server: a machine with a higher multiply-add rate has units as wide as its
 #: vectors, of which code by gcc uses half. A desktop above this with AVX-512 and units of 32 bytes
 #: is taken for half its clock.
@@ -27,43 +26,39 @@ _MOVED = 4 / 3
 #: other cores.
 _SHARES = (0.9, 0.8, 0.5)
 #: Default facts of a machine (`embeddb.platforms.machines`): those of an ordinary server of 2020.
-_USUAL = MappingProxyType(
-    {
-        "vector_bytes": 32.0,
-        "l1_bytes": 32768.0,
-        "l2_bytes": 524288.0,
-        "l3_bytes": 16777216.0,
-        "multiply_add_gflop_s": 100.0,
-        "stream_l2_gb_s": 90.0,
-        "stream_l3_gb_s": 50.0,
-        "stream_memory_gb_s": 12.0,
-        "gather_l2_m_s": 1500.0,
-        "gather_memory_m_s": 100.0,
-    }
-)
+_USUAL = {
+    "vector_bytes": 32.0,
+    "l1_bytes": 32768.0,
+    "l2_bytes": 524288.0,
+    "l3_bytes": 16777216.0,
+    "multiply_add_gflop_s": 100.0,
+    "stream_l2_gb_s": 90.0,
+    "stream_l3_gb_s": 50.0,
+    "stream_memory_gb_s": 12.0,
+    "gather_l2_m_s": 1500.0,
+    "gather_memory_m_s": 100.0,
+}
 #: Cycles of a function on a vector of 64 bytes of f32, and on a scalar: gcc 12 and glibc 2.36 on
 #: a Zen 4, loops over 4 kB, less those of an addition there. Others are one operation.
-_FUNCTIONS = MappingProxyType(
-    {
-        "exponential": (16.0, 11.0),
-        "exponential-minus-one": (18.0, 23.0),
-        "log": (16.0, 13.0),
-        "log-plus-one": (28.0, 22.0),
-        "logistic": (21.0, 13.0),
-        "tanh": (21.0, 46.0),
-        "erf": (40.0, 18.0),
-        "sine": (17.0, 9.0),
-        "cosine": (18.0, 9.0),
-        "tan": (27.0, 26.0),
-        "power": (150.0, 25.0),
-        "atan2": (37.0, 59.0),
-        "cbrt": (17.0, 49.0),
-        "sqrt": (8.0, 4.0),
-        "rsqrt": (10.0, 4.0),
-        "divide": (7.0, 3.0),
-        "remainder": (330.0, 19.0),
-    }
-)
+_FUNCTIONS = {
+    "exponential": (16.0, 11.0),
+    "exponential-minus-one": (18.0, 23.0),
+    "log": (16.0, 13.0),
+    "log-plus-one": (28.0, 22.0),
+    "logistic": (21.0, 13.0),
+    "tanh": (21.0, 46.0),
+    "erf": (40.0, 18.0),
+    "sine": (17.0, 9.0),
+    "cosine": (18.0, 9.0),
+    "tan": (27.0, 26.0),
+    "power": (150.0, 25.0),
+    "atan2": (37.0, 59.0),
+    "cbrt": (17.0, 49.0),
+    "sqrt": (8.0, 4.0),
+    "rsqrt": (10.0, 4.0),
+    "divide": (7.0, 3.0),
+    "remainder": (330.0, 19.0),
+}
 _FUNCTIONS_BYTES = 64
 
 
@@ -97,7 +92,7 @@ class Machine:
     def of(cls, facts: Mapping[str, str]) -> Machine:
         """Machine from the facts of a platform's instance; missing ones have default values."""
         values = {name: positive(facts.get(name)) or usual for name, usual in _USUAL.items()}
-        hertz = values["multiply_add_gflop_s"] * 1e9 / _FLOPS
+        hertz = values["multiply_add_gflop_s"] * 1e9 / FLOPS
         if hertz > _MOST_HERTZ:
             hertz *= _UNIT_BYTES / max(values["vector_bytes"], _UNIT_BYTES)
         near, far = (hertz / (values[f"gather_{n}_m_s"] * 1e6) for n in ("l2", "memory"))
@@ -126,11 +121,6 @@ class Machine:
     def scatters(self) -> bool:
         """Return true if it has scatter instructions: with AVX-512."""
         return self.vector_bytes >= _SCATTERING
-
-    @property
-    def flops_a_cycle(self) -> float:
-        """Peak f32 flops per cycle."""
-        return _FLOPS
 
 
 def function_cycles(opcode: str, each: int, vector_bytes: int) -> tuple[float, float]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,58 +22,53 @@ from embeddb.tensors.roofline.loops import (
     blocked,
 )
 from embeddb.tensors.roofline.machine import Cache
+from embeddb.tensors.tensor_graph import DTYPES
 from embeddb.tensors.tiling.forms import (
-    ZERO,
     Form,
     Forms,
     Part,
-    Span,
     Value,
     Var,
-    of_var,
+    indices_of,
     strides_of,
-    whole,
     whole_span,
 )
-from embeddb.tensors.tiling.plan import BYTES, Plan, Stage, Write
+from embeddb.tensors.tiling.plan import Looped, Plan, Stage, Write
 
 
 def nests_of(plan: Plan) -> tuple[Nest, ...]:
     """Loop nests in the order of execution."""
     nests: list[Nest] = []
     for stage in plan.stages:
-        if plan.values.values[stage.value].what == "sum":
-            nests += [_started(plan, stage), _summed(plan, stage)]
-        else:
-            nests.append(_copied(plan, stage))
+        summed, own = plan.values[stage.value].what == "sum", _Turn(plan)
+        if not summed:
+            own.computed(stage.value, stage.forms)
+        own.keep(stage)  # of a sum, its initial value
+        nests.append(own.nest(stage))
+        if summed:
+            nests.append(_summed(plan, stage))
     return (*nests, *(_written(plan, write) for write in plan.writes))
 
 
-def _started(plan: Plan, stage: Stage) -> Nest:
-    """Initialisation of the buffer of a sum."""
-    own = _Turn(plan)
-    own.keep(stage)
-    return own.nest(_long(stage), dict(zip(stage.vars, stage.spans, strict=True)), stage.depends)
-
-
 def _summed(plan: Plan, stage: Stage) -> Nest:
-    value, own = plan.values.values[stage.value], _Turn(plan)
+    value, own = plan.values[stage.value], _Turn(plan)
     own.read(own.buffer(stage, stage.forms))
     own.keep(stage)
-    terms = tuple(of_var(v) if v.extent > 1 else whole(0) for v in value.over)
+    accessed = value.access(stage.forms, indices_of(value.over))
     needed = frozenset[Var]()
-    for operand, forms in zip(value.operands, value.access(stage.forms, terms), strict=True):
+    for operand, forms in zip(value.operands, accessed, strict=True):
         needed |= own.at(operand, forms)
     over = tuple(v for v in value.over if v.extent > 1)
-    each = BYTES.get(value.dtype, 1)
     turn = needed | own.of(stage.forms) | frozenset(over)
-    own.steps.append(Step(value.opcode, each, turn, 1.0))
-    loops = _sum_order(_long(stage), over, stage)
-    spans = dict(zip(stage.vars, stage.spans, strict=True))
-    spans |= {v: whole_span(v.extent) for v in over}
-    inner = stage.inner if stage.inner in loops else None
-    blocked = stage.blocked if stage.blocked in over else None
-    return own.nest(loops, spans, stage.depends, frozenset(over), inner, blocked)
+    own.steps.append(Step(value.opcode, DTYPES[value.dtype], turn, 1.0))
+    return replace(
+        own.nest(stage),
+        loops=_sum_order(stage.loops, over, stage),
+        spans=stage.by_var | {v: whole_span(v.extent) for v in over},
+        summed=frozenset(over),
+        inner=stage.inner,
+        blocked=stage.blocked,
+    )
 
 
 def _sum_order(free: tuple[Var, ...], over: tuple[Var, ...], stage: Stage) -> tuple[Var, ...]:
@@ -86,68 +81,39 @@ def _sum_order(free: tuple[Var, ...], over: tuple[Var, ...], stage: Stage) -> tu
     return (*rest, *terms, *inner)
 
 
-def _copied(plan: Plan, stage: Stage) -> Nest:
-    own = _Turn(plan)
-    own.computed(stage.value, stage.forms)
-    own.keep(stage)
-    return own.nest(_long(stage), dict(zip(stage.vars, stage.spans, strict=True)), stage.depends)
-
-
 def _written(plan: Plan, write: Write) -> Nest:
-    shape = plan.kernel.operations[plan.kernel.outputs[write.output]].shape
-    own = _Turn(plan)
+    shape, own = write.shape, _Turn(plan)
     own.at(write.value, write.forms)
-    strides, each = strides_of(shape), BYTES.get(shape.dtype, 1)
+    strides, each = strides_of(shape), DTYPES[shape.dtype]
     terms = tuple(map(_terms, write.forms))
     own.accesses.append(
         Access(f"o{write.output}", terms, each, True, 1.0, dims=shape.dims, strides=strides)
     )
-    place = ZERO
-    for form, stride in zip(write.forms, strides, strict=True):
-        place = place + form * stride
-    loops = tuple(sorted(write.vars, key=lambda v: -(place.coef(v) or 0)))
-    return own.nest(loops, dict(zip(write.vars, write.spans, strict=True)), write.depends)
-
-
-def _long(stage: Stage) -> tuple[Var, ...]:
-    return tuple(stage.vars[d] for d in stage.order if stage.vars[d].extent > 1)
+    return own.nest(write)
 
 
 class _Turn:
     """Accesses and steps of one iteration of a nest, without duplicates."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self._values = plan, plan.values.values
+        self.plan, self._values = plan, plan.values
         self.accesses: list[Access] = []
         self.steps: list[Step] = []
         self._known: dict[tuple[int, Forms], frozenset[Var]] = {}
         self._share = 1.0
 
-    def nest(
-        self,
-        loops: tuple[Var, ...],
-        spans: dict[Var, Span],
-        depends: frozenset[int],
-        summed: frozenset[Var] = frozenset(),
-        inner: Var | None = None,
-        blocked: Var | None = None,
-    ) -> Nest:
-        accesses, steps = tuple(self.accesses), tuple(self.steps)
-        return Nest(loops, spans, depends, accesses, steps, summed, inner, blocked)
+    def nest(self, of: Looped) -> Nest:
+        return Nest(of.loops, of.by_var, of.depends, tuple(self.accesses), tuple(self.steps))
 
     def read(self, access: Access) -> frozenset[Var]:
         self.accesses.append(access)
         return access.variables
 
     def keep(self, stage: Stage) -> None:
-        buffer = self.buffer(stage, stage.forms)
-        self.accesses.append(
-            Access(buffer.array, buffer.terms, buffer.each, True, 1.0, stage=buffer.stage)
-        )
+        self.accesses.append(replace(self.buffer(stage, stage.forms), written=True, share=1.0))
 
     def buffer(self, stage: Stage, forms: Forms) -> Access:
-        each = BYTES.get(self._values[stage.value].dtype, 1)
-        terms = tuple(map(_terms, forms))
+        each, terms = DTYPES[self._values[stage.value].dtype], tuple(map(_terms, forms))
         return Access(f"k{stage.value}", terms, each, False, self._share, stage=stage)
 
     def of(self, forms: Iterable[Form]) -> frozenset[Var]:
@@ -173,7 +139,7 @@ class _Turn:
         return self._known[key]
 
     def _computed(self, value: Value, forms: Forms) -> frozenset[Var]:
-        each = BYTES.get(value.dtype, 1)
+        each = DTYPES[value.dtype]
         match value.what:
             case "given":
                 self._indexed(forms)

@@ -163,7 +163,7 @@ class Span:
 
 
 def whole_span(dim: int) -> Span:
-    return Span(whole(0), whole(dim), dim)
+    return Span(ZERO, whole(dim), dim)
 
 
 def tile_span(at: int, dim: int) -> Span:
@@ -220,16 +220,6 @@ class Value:
         return math.prod(self.dims)
 
 
-@dataclass(frozen=True, eq=False)
-class Values:
-    """Values in topological order. `outputs` are positions by output of the kernel; `root` is that
-    of its largest output."""
-
-    values: tuple[Value, ...]
-    outputs: tuple[int, ...]
-    root: int
-
-
 def strides_of(shape: Shape) -> tuple[int, ...]:
     """Stride in elements by dimension, for its layout."""
     strides, step = [0] * shape.rank, 1
@@ -256,4 +246,17 @@ def number_of(text: str, dtype: str) -> float | int:
 def identity(dims: Sequence[int], prefix: str) -> tuple[tuple[Var, ...], Forms]:
     """A variable for each dimension, and their forms."""
     variables = tuple(Var(f"{prefix}{at}", dim) for at, dim in enumerate(dims))
-    return variables, tuple(of_var(var) if var.extent > 1 else ZERO for var in variables)
+    return variables, indices_of(variables)
+
+
+def indices_of(variables: Sequence[Var]) -> Forms:
+    """The variables as indices; 0 for those of one value."""
+    return tuple(of_var(var) if var.extent > 1 else ZERO for var in variables)
+
+
+def position(forms: Forms, strides: Sequence[int]) -> Form:
+    """Position in memory of the element at these indices."""
+    place = ZERO
+    for form, stride in zip(forms, strides, strict=True):
+        place = place + form * stride
+    return place

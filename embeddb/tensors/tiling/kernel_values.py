@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import COMBINES, ELEMENTWISE
+from embeddb.tensors.edges import ConvolutionLabels
 from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 from embeddb.tensors.tiling.forms import (
     SUPPORTED,
@@ -16,21 +17,21 @@ from embeddb.tensors.tiling.forms import (
     Form,
     Forms,
     Value,
-    Values,
     Var,
     divided,
     modulo,
     number_of,
+    position,
     strides_of,
-    whole,
 )
 
 #: Operations that return their operand unchanged.
 _SAME = ("copy", "optimization-barrier", "domain")
 
 
-def values_of(kernel: TensorGraph) -> Values:
-    """Values of a kernel. Raises: TensorError, one line that names an unsupported operation."""
+def values_of(kernel: TensorGraph) -> tuple[tuple[Value, ...], tuple[int, ...]]:
+    """Values of a kernel in topological order, and the positions of its outputs among them. Raises:
+    TensorError, one line that names an unsupported operation."""
     builder = _Builder()
     for at, operation in enumerate(kernel.operations):
         name = kernel.names[at] if kernel.names else operation.opcode
@@ -43,9 +44,7 @@ def values_of(kernel: TensorGraph) -> Values:
             raise TensorError(f"{name}: its attributes do not fit its shapes") from None
         except TensorError as error:
             raise TensorError(f"{name}: {error}") from None
-    outputs = tuple(builder.place[at] for at in kernel.outputs)
-    largest = max(outputs, key=lambda at: builder.values[at].elements)
-    return Values(tuple(builder.values), outputs, largest)
+    return tuple(builder.values), tuple(builder.place[at] for at in kernel.outputs)
 
 
 class _Builder:
@@ -215,37 +214,33 @@ class _Builder:
         return self._sum(op, tuple(self.hold(o) for o in operands), over, access)
 
     def convolution(self, op: Operation, operands: tuple[int, ...], shapes: Sequence[Shape]) -> int:
-        window = _Window(op, len(op.dims("size")))
-        lhs_at, kernel_at, out_at = _labels(str(op.attributes["labels"]), window.rank)
+        window, at = _Window(op, len(op.dims("size"))), ConvolutionLabels.of(op)
         groups = int(str(op.attributes.get("feature_groups", 1)))
         if int(str(op.attributes.get("batch_groups", 1))) != 1:
             raise TensorError("a convolution in groups of the batch is not supported")
         lhs, kernel = shapes
-        features = kernel.dims[kernel_at["i"]]
-        out_features = op.shape.dims[out_at["f"]]
-        if lhs.dims[lhs_at["f"]] != features * groups or out_features % groups:
+        features = kernel.dims[at.weights_in]
+        out_features = op.shape.dims[at.out_feature]
+        if lhs.dims[at.feature] != features * groups or out_features % groups:
             raise ValueError
         each = out_features // groups
         low, gap = [0] * lhs.rank, [0] * lhs.rank
         padded = list(lhs.dims)
-        for n in range(window.rank):
-            d = lhs_at[str(n)]
+        for n, d in enumerate(at.spatial):
             low[d], gap[d] = window.low[n], window.gap[n] - 1
             padded[d] = window.low[n] + window.high[n] + (lhs.dims[d] - 1) * window.gap[n] + 1
-            if window.out(padded[d], n) != op.shape.dims[out_at[str(n)]]:
+            if window.out(padded[d], n) != op.shape.dims[at.out_spatial[n]]:
                 raise ValueError
         over = self._over(*window.size, features)
 
         def access(forms: Forms, terms: Forms) -> list[Forms]:
-            out = forms[out_at["f"]]
-            image_index = {lhs_at["b"]: forms[out_at["b"]]}
-            image_index[lhs_at["f"]] = terms[-1] + (
-                divided(out, each) * features if groups > 1 else ZERO
-            )
-            weights = {kernel_at["i"]: terms[-1], kernel_at["o"]: out}
-            for n in range(window.rank):
-                image_index[lhs_at[str(n)]] = window.at(forms[out_at[str(n)]], terms[n], n)
-                weights[kernel_at[str(n)]] = window.turned(terms[n], n)
+            out = forms[at.out_feature]
+            first = divided(out, each) * features if groups > 1 else ZERO
+            image_index = {at.batch: forms[at.out_batch], at.feature: terms[-1] + first}
+            weights = {at.weights_in: terms[-1], at.weights_out: out}
+            for n, d in enumerate(at.spatial):
+                image_index[d] = window.at(forms[at.out_spatial[n]], terms[n], n)
+                weights[at.weights_spatial[n]] = window.turned(terms[n], n)
             return [tuple(t[d] for d in range(len(t))) for t in (image_index, weights)]
 
         image = self._padded(operands[0], tuple(padded), tuple(low), tuple(gap))
@@ -296,7 +291,6 @@ class _Window:
     """Window of an operation over so many dimensions."""
 
     def __init__(self, op: Operation, rank: int) -> None:
-        self.rank = rank
         self.size = op.dims("size")
         self.stride = op.dims("stride") or (1,) * rank
         self.low, self.high = (op.dims(n) or (0,) * rank for n in ("low", "high"))
@@ -317,17 +311,6 @@ class _Window:
 
     def turned(self, term: Form, n: int) -> Form:
         return term * -1 + (self.size[n] - 1) if self.reversal[n] else term
-
-
-def _labels(labels: str, rank: int) -> tuple[dict[str, int], ...]:
-    """Dimension by letter, for the operand, the weights and the result of a convolution."""
-    lhs, _, rest = labels.partition("_")
-    kernel, _, out = rest.partition("->")
-    spatial = {str(n) for n in range(rank)}
-    for text, letters in ((lhs, "bf"), (kernel, "io"), (out, "bf")):
-        if len(text) != rank + 2 or set(text) != spatial | set(letters):
-            raise ValueError
-    return tuple({letter: d for d, letter in enumerate(t)} for t in (lhs, kernel, out))
 
 
 def _seen(op: Operation, shapes: Sequence[Shape]) -> Callable[[Forms], Forms] | None:
@@ -370,14 +353,11 @@ def _reshaping(op: Operation, operand: Shape) -> Callable[[Forms], Forms]:
 
 def _reshaped(forms: Forms, shape: Shape, operand: Shape) -> Forms:
     """Index in the operand of the element at the same position in memory order."""
-    place = ZERO
-    for form, stride in zip(forms, strides_of(shape), strict=True):
-        place = place + form * stride
-    indices = []
+    place, indices = position(forms, strides_of(shape)), []
     for dim, stride in zip(operand.dims, strides_of(operand), strict=True):
         outermost = stride * dim == operand.elements
         here = divided(place, stride)
-        indices.append(whole(0) if dim == 1 else here if outermost else modulo(here, dim))
+        indices.append(ZERO if dim == 1 else here if outermost else modulo(here, dim))
     return tuple(indices)
 
 

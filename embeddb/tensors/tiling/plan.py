@@ -14,18 +14,20 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.tensor_graph import TensorGraph
+from embeddb.tensors.tensor_graph import DTYPES, Shape, TensorGraph
 from embeddb.tensors.tiling.forms import (
     ZERO,
     Form,
     Forms,
     Span,
     Value,
-    Values,
     Var,
     identity,
+    indices_of,
     of_var,
+    position,
     span_of,
+    strides_of,
     tile_span,
     whole_span,
 )
@@ -38,79 +40,6 @@ _STRIDED, _COPIED, _SHORT = 8.0, 2.0, 6.0
 _VECTOR = 8
 
 
-class Loops:
-    """Loop orders of the sums among `values`."""
-
-    def __init__(self, values: Sequence[Value]) -> None:
-        self.values = values
-
-    def innermost(
-        self, value: Value, vars_: tuple[Var, ...], operand_forms: list[Forms]
-    ) -> Var | None:
-        """The best loop for vectorisation."""
-        candidates = [v for v in (*value.over, *vars_) if v.extent > 1]
-
-        def cost(var: Var) -> float:
-            total = 1.0 if var in vars_ else 0.5
-            for operand, forms in zip(value.operands, operand_forms, strict=True):
-                total += self._read_cost(operand, forms, var, self._reuse(value, vars_, operand))
-            return total + (_SHORT if var.extent < _VECTOR else 0.0)
-
-        return min(reversed(candidates), key=cost, default=None)
-
-    def _read_cost(self, place: int, forms: Forms, var: Var, reuse: float) -> float:
-        """Cost of reading one operand along a loop: 0 where it is invariant."""
-        if not any(var in form.variables for form in forms):
-            return 0.0
-        value = self.values[place]
-        match value.what:
-            case "given":
-                return _cost(forms, value.strides, var)
-            case "sum":
-                shape = self.values[place].dims
-                return _cost(
-                    forms, tuple(math.prod(shape[d + 1 :]) for d in range(len(shape))), var
-                )
-            case "hold":
-                cost = self._read_cost(value.operands[0], forms, var, reuse)
-                if reuse < _WORTH:
-                    return cost
-                return 1.0 if self._computed(value.operands[0]) else min(cost, _COPIED)
-            case "number" | "iota":
-                return 0.0
-        operand_forms = value.access(forms, ())
-        return max(
-            self._read_cost(o, f, var, reuse)
-            for o, f in zip(value.operands, operand_forms, strict=True)
-        )
-
-    def _reuse(self, value: Value, vars_: tuple[Var, ...], operand: int) -> float:
-        """Number of reads of each element of an operand."""
-        turns = math.prod(v.extent for v in (*vars_, *value.over))
-        return turns / max(self.values[operand].elements, 1)
-
-    def _computed(self, place: int) -> bool:
-        """Return true if reading it takes more than one access to a parameter or a buffer."""
-        value = self.values[place]
-        if value.what in ("given", "number", "iota", "sum"):
-            return False
-        if value.what in ("view", "hold"):
-            return self._computed(value.operands[0])
-        return True
-
-    def worth(
-        self, value: Value, vars_: tuple[Var, ...], operand: int, forms: Forms, inner: Var | None
-    ) -> bool:
-        """Return true if an operand of a sum is worth a copy: read often, and not contiguously."""
-        source = self.values[operand]
-        if source.what != "hold" or self._reuse(value, vars_, operand) < _WORTH:
-            return False
-        below = source.operands[0]
-        if self._computed(below):
-            return True
-        return inner is not None and self._read_cost(below, forms, inner, 1) >= _STRIDED
-
-
 def _cost(forms: Sequence[Form], strides: Sequence[int], var: Var) -> float:
     step = 0
     for form, stride in zip(forms, strides, strict=True):
@@ -121,9 +50,8 @@ def _cost(forms: Sequence[Form], strides: Sequence[int], var: Var) -> float:
     return 0.0 if step == 0 else 1.0 if step == 1 else _STRIDED
 
 
-BYTES = {"f64": 8, "s64": 8, "u64": 8, "f32": 4, "s32": 4, "u32": 4, "s16": 2, "u16": 2}
 #: Alignment of buffers in bytes.
-ALIGNED = 64
+_ALIGNED = 64
 #: Functions that are buffered when they are needed twice.
 _COSTLY = frozenset(
     """
@@ -134,22 +62,41 @@ _COSTLY = frozenset(
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
-    """A buffered value: over `spans`, one for each of its dimensions, with loop variables `vars`
-    (none for length 1; `forms` are its indices). `inner` is the variable of the innermost loop;
-    `order` are its dimensions in memory, outermost first."""
+class Looped:
+    """A value computed at the indices `forms`, for all `vars`, over `spans`, one for each."""
 
     value: int
     vars: tuple[Var, ...]
     forms: Forms
     spans: tuple[Span, ...]
+
+    @property
+    def depends(self) -> frozenset[int]:
+        return frozenset(d for span in self.spans for d in span.depends)
+
+    @property
+    def by_var(self) -> dict[Var, Span]:
+        return dict(zip(self.vars, self.spans, strict=True))
+
+    @property
+    def loops(self) -> tuple[Var, ...]:
+        """Variables of more than one value, outermost first."""
+        return self.vars
+
+
+@dataclass(frozen=True, eq=False)
+class Stage(Looped):
+    """A buffered value, with a variable for each of its dimensions; `order` are its dimensions in
+    memory, outermost first. Of a sum, `inner` is the variable of the innermost loop, and `blocked`
+    that of the longest loop over terms; None without a loop."""
+
     inner: Var | None
     order: tuple[int, ...]
     blocked: Var | None = None
 
     @property
-    def depends(self) -> frozenset[int]:
-        return frozenset(d for span in self.spans for d in span.depends)
+    def loops(self) -> tuple[Var, ...]:
+        return tuple(self.vars[d] for d in self.order if self.vars[d].extent > 1)
 
     def sizes(self, tile: Sequence[int]) -> tuple[int, ...]:
         """Number of elements by dimension, in the order of its value."""
@@ -157,27 +104,20 @@ class Stage:
 
 
 @dataclass(frozen=True, eq=False)
-class Write:
-    """An output: written at `forms`, for all of `vars` over `spans`."""
+class Write(Looped):
+    """An output, of the given shape: `vars` are those of its loops, outermost first."""
 
     output: int
-    value: int
-    vars: tuple[Var, ...]
-    forms: Forms
-    spans: tuple[Span, ...]
-
-    @property
-    def depends(self) -> frozenset[int]:
-        return frozenset(d for span in self.spans for d in span.depends)
+    shape: Shape
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """`stages` are in topological order. `dims` are those of the root, `order` its dimensions by
-    descending stride: the order of the loops over tiles."""
+    """`values` and `stages` are in topological order. `dims` are those of the root, the largest
+    output, `order` its dimensions by descending stride: the order of the loops over tiles."""
 
     kernel: TensorGraph
-    values: Values
+    values: tuple[Value, ...]
     dims: tuple[int, ...]
     order: tuple[int, ...]
     stages: tuple[Stage, ...]
@@ -204,9 +144,8 @@ class Plan:
 
     def bytes(self, stage: Stage, sizes: Sequence[int]) -> int:
         """Size of one buffer in bytes, rounded up."""
-        each = BYTES.get(self.values.values[stage.value].dtype, 1)
-        size = math.prod(stage.sizes(sizes)) * each
-        return -(-size // ALIGNED) * ALIGNED
+        size = math.prod(stage.sizes(sizes)) * DTYPES[self.values[stage.value].dtype]
+        return -(-size // _ALIGNED) * _ALIGNED
 
     def blocks(self, tile: Sequence[int]) -> int:
         return math.prod(-(-d // t) for d, t in zip(self.dims, self.whole(tile), strict=True))
@@ -221,16 +160,15 @@ def plan_of(kernel: TensorGraph) -> Plan:
     """Plan of a kernel. Raises: TensorError, one line that names an unsupported operation."""
     if kernel.kind != "kernel":
         raise TensorError("a program has no tiles: it is cut into kernels first")
-    return _Planning(kernel, values_of(kernel)).plan()
+    return _Planning(kernel).plan()
 
 
 class _Planning:
     """Values from the results to the parameters, each with the indices at which it is needed."""
 
-    def __init__(self, kernel: TensorGraph, values: Values) -> None:
-        self.kernel, self.values = kernel, values.values
-        self.all = values
-        self.loops = Loops(values.values)
+    def __init__(self, kernel: TensorGraph) -> None:
+        self.kernel = kernel
+        self.values, self.outputs = values_of(kernel)
         self.needed: list[dict[Forms, None]] = [{} for _ in self.values]
         self.copied: set[int] = set()
         self.last: dict[int, Var] = {}
@@ -239,29 +177,30 @@ class _Planning:
         self.writes: list[Write] = []
 
     def plan(self) -> Plan:
-        at = self.all.outputs.index(self.all.root)
-        shape = self.kernel.operations[self.kernel.outputs[at]].shape
+        shape = self.kernel.root
         dims = shape.dims or (1,)
         order = tuple(reversed(shape.layout)) or (0,)
         vars_, forms = identity(dims, "i")
         self.spans = {v: tile_span(d, n) for d, (v, n) in enumerate(zip(vars_, dims, strict=True))}
         self.root = (shape.dims, vars_, forms if shape.dims else (), order)
-        for output, value in enumerate(self.all.outputs):
+        for output, value in enumerate(self.outputs):
             if self.values[value].dims == shape.dims:
                 self._write(output, value, vars_ if shape.dims else (), self.root[2])
         for place in reversed(range(len(self.values))):
-            for output, value in enumerate(self.all.outputs):
+            for output, value in enumerate(self.outputs):
                 if value == place and self.values[value].dims != shape.dims:
                     self._write_beside(output, value)
             if self.needed[place]:
                 self._place(place)
         stages = tuple(reversed(self.stages))
-        return Plan(self.kernel, self.all, dims, order, stages, tuple(self.writes))
+        return Plan(self.kernel, self.values, dims, order, stages, tuple(self.writes))
 
     def _write(self, output: int, value: int, vars_: tuple[Var, ...], forms: Forms) -> None:
-        looped = tuple(v for v in vars_ if v.extent > 1)
+        shape = self.kernel.operations[self.kernel.outputs[output]].shape
+        place = position(forms, strides_of(shape))
+        looped = sorted((v for v in vars_ if v.extent > 1), key=lambda v: -(place.coef(v) or 0))
         spans = tuple(self.spans[v] for v in looped)
-        self.writes.append(Write(output, value, looped, forms, spans))
+        self.writes.append(Write(value, tuple(looped), forms, spans, output, shape))
         self.needed[value][forms] = None
 
     def _write_beside(self, output: int, value: int) -> None:
@@ -308,17 +247,15 @@ class _Planning:
         vars_, forms = identity(value.dims, f"s{place}_")
         self.spans |= dict(zip(vars_, spans, strict=True))
         self.spans |= {v: whole_span(v.extent) for v in value.over}
-        terms = tuple(of_var(v) if v.extent > 1 else ZERO for v in value.over)
-        operand_forms = self._need(value, forms, terms)
+        operand_forms = self._need(value, forms, indices_of(value.over))
         inner, blocked = self.last.get(place), None
         if value.what == "sum":
-            inner = self.loops.innermost(value, vars_, operand_forms)
+            inner = self._innermost(value, vars_, operand_forms)
             self._keep(value, operand_forms, vars_, inner)
-            blocked = max(value.over, key=lambda v: v.extent, default=None)
+            long = [v for v in value.over if v.extent > 1]
+            blocked = max(long, key=lambda v: v.extent, default=None)
         at = vars_.index(inner) if inner in vars_ else len(vars_) - 1
         order = (*(d for d in range(len(vars_)) if d != at), at) if vars_ else ()
-        if inner is None and vars_:
-            inner = vars_[at]
         self.stages.append(Stage(place, vars_, forms, tuple(spans), inner, order, blocked))
 
     # -- copies for a sum --------------------------------------------------------------------------
@@ -328,9 +265,74 @@ class _Planning:
     ) -> None:
         """Decide which operands are worth a copy that the inner loop reads contiguously."""
         for operand, forms in zip(value.operands, operand_forms, strict=True):
-            if self.loops.worth(value, vars_, operand, forms, inner):
+            if self._worth(value, vars_, operand, forms, inner):
                 self.copied.add(operand)
                 along = [d for d, f in enumerate(forms) if inner is not None and f.coef(inner) != 0]
                 if along:  # the dimension of the inner loop is the last one of the copy
                     dims = self.values[operand].dims
                     self.last[operand] = identity(dims, f"s{operand}_")[0][along[-1]]
+
+    # -- loop orders of sums -----------------------------------------------------------------------
+
+    def _innermost(
+        self, value: Value, vars_: tuple[Var, ...], operand_forms: list[Forms]
+    ) -> Var | None:
+        """The best loop for vectorisation."""
+        candidates = [v for v in (*value.over, *vars_) if v.extent > 1]
+
+        def cost(var: Var) -> float:
+            total = 1.0 if var in vars_ else 0.5
+            for operand, forms in zip(value.operands, operand_forms, strict=True):
+                total += self._read_cost(operand, forms, var, self._reuse(value, vars_, operand))
+            return total + (_SHORT if var.extent < _VECTOR else 0.0)
+
+        return min(reversed(candidates), key=cost, default=None)
+
+    def _read_cost(self, place: int, forms: Forms, var: Var, reuse: float) -> float:
+        """Cost of reading one operand along a loop: 0 where it is invariant."""
+        if not any(var in form.variables for form in forms):
+            return 0.0
+        value = self.values[place]
+        match value.what:
+            case "given":
+                return _cost(forms, value.strides, var)
+            case "sum":
+                return _cost(forms, strides_of(Shape(value.dtype, value.dims)), var)
+            case "hold":
+                cost = self._read_cost(value.operands[0], forms, var, reuse)
+                if reuse < _WORTH:
+                    return cost
+                return 1.0 if self._computed(value.operands[0]) else min(cost, _COPIED)
+            case "number" | "iota":
+                return 0.0
+        operand_forms = value.access(forms, ())
+        return max(
+            self._read_cost(o, f, var, reuse)
+            for o, f in zip(value.operands, operand_forms, strict=True)
+        )
+
+    def _reuse(self, value: Value, vars_: tuple[Var, ...], operand: int) -> float:
+        """Number of reads of each element of an operand."""
+        turns = math.prod(v.extent for v in (*vars_, *value.over))
+        return turns / max(self.values[operand].elements, 1)
+
+    def _computed(self, place: int) -> bool:
+        """Return true if reading it takes more than one access to a parameter or a buffer."""
+        value = self.values[place]
+        if value.what in ("given", "number", "iota", "sum"):
+            return False
+        if value.what in ("view", "hold"):
+            return self._computed(value.operands[0])
+        return True
+
+    def _worth(
+        self, value: Value, vars_: tuple[Var, ...], operand: int, forms: Forms, inner: Var | None
+    ) -> bool:
+        """Return true if an operand of a sum is worth a copy: read often, and not contiguously."""
+        source = self.values[operand]
+        if source.what != "hold" or self._reuse(value, vars_, operand) < _WORTH:
+            return False
+        below = source.operands[0]
+        if self._computed(below):
+            return True
+        return inner is not None and self._read_cost(below, forms, inner, 1) >= _STRIDED

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import csv
-import math
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +16,7 @@ import msgspec
 
 from embeddb import database
 from embeddb.core.config import Op
-from embeddb.core.errors import InputError, NothingFound, RunnerUnavailable, UsageError
+from embeddb.core.errors import InputError, NothingFound, UsageError
 from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import STATUSES, WorkloadInfo
@@ -25,7 +24,7 @@ from embeddb.core.server_url import is_server_url
 from embeddb.core.workload import Workload
 from embeddb.database import Database
 from embeddb.nests.nest import Nest
-from embeddb.platforms.platform import Platform, runner_for, this_machine
+from embeddb.platforms.platform import Platform, this_machine
 from embeddb.store import is_database
 from embeddb.tensors.tensor_graph import KINDS
 from embeddb.ui.cli.output import Progress, note
@@ -41,64 +40,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: An output of `embeddb eval --json` is far smaller.
 _MOST_EVAL_BYTES = 64 << 20
-#: Options of several verbs.
-threads_option = click.option(
-    "--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are."
-)
-platform_option = click.option(
-    "--platform", required=True, help="Name, name@instance or TOML file."
-)
-op_option = click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:64 or spmv.")
-runner_option = click.option(
-    "--platform", required=True, help="A platform with a runner: cpu, cuda."
-)
-only_platform_option = click.option(
-    "--platform", default="", help="Only this platform (a bare name: all instances)."
-)
-manifest_option = click.option(
-    "--manifest", default="", help="CSV with columns name and family: the groups."
-)
-max_nnz_option = click.option("--max-nnz", default=0, type=click.IntRange(0), help="0: no limit.")
-featurizer_option = click.option(
-    "--featurizer", default="", help="Find neighbours by this one only.  [default: the best]"
-)
-only_op_option = click.option("--op", default="", help="Only this operation.")
-
-
-def together(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Several options as one decorator, in the order of `--help`."""
-
-    def add(verb: F) -> F:
-        for option in reversed(options):
-            verb = option(verb)
-        return verb
-
-    return add
-
-
-def number_option(
-    *words: str, default: int, least: int, most: int | None = None, help: str | None = None
-) -> Callable[[Any], Any]:
-    """An option whose value is a whole number from `least` to `most`; help shows the default."""
-    bounds = click.IntRange(least, most)
-    return click.option(*words, default=default, show_default=True, type=bounds, help=help)
-
-
-def program_options(*, several: bool = False) -> Callable[[Any], Any]:
-    """Options of a verb that reads programs with loop nests: `-D N=64` as `defines`, and
-    `--matrix A.mtx` as `index_matrix`, a text, or with `several` a tuple of texts."""
-    words, absent = ("-D", "--define", "defines"), () if several else ""
-    return together(
-        click.option(*words, multiple=True, metavar="N=64", help="Value of a name in the program."),
-        click.option(
-            "--matrix",
-            "index_matrix",
-            multiple=several,
-            default=absent,
-            metavar="A.mtx",
-            help="Matrix file that fills the program's index arrays.",
-        ),
-    )
 
 
 def open_database(place: str, *, readonly: bool = False) -> Database:
@@ -113,14 +54,15 @@ def open_database(place: str, *, readonly: bool = False) -> Database:
 
 
 @contextmanager
-def database_to_fill(place: str) -> Iterator[Database]:
-    """The database at a path, created if there is none. A new one is removed again if the block
-    raises before it has a run, a nest or a kernel; tables on a server stay.
+def database_to_fill(place: str, *, readonly: bool = False) -> Iterator[Database]:
+    """The database at a path, created if there is none; `readonly` is for one that is there. A new
+    one is removed again if the block raises before it has a run, a nest or a kernel; tables on a
+    server stay.
 
     Raises: StoreError for a path that cannot be a database; InputError as `open_database`.
     """
     if place == STARTER or is_database(place):
-        with open_database(place) as opened:
+        with open_database(place, readonly=readonly) as opened:
             yield opened
         return
     folder = Path(place)
@@ -155,10 +97,18 @@ def resolve_workloads(
     for a malformed define.
     """
     if op.kind in KINDS and is_file(text) and not (defines or matrix):
-        if op.kind == "kernel":
-            _note_whole_program(text)
+        from indexer.frontends.hlo.files import read_tensors
         from indexer.library import contents
+        from indexer.programs.tensors.cutting import distinct_kernels
 
+        all_read = read_tensors(text).tensors if op.kind == "kernel" else []
+        programs = [one for one in all_read if one.kind == "program"]
+        parts = len(distinct_kernels(programs)) if len(programs) == 1 else 0
+        if parts > 1:
+            note(
+                f"{text} is a whole program, here taken as one kernel: `embeddb kernel import DB "
+                f"{text} --cut` stores the {parts} kernels it cuts into; query them by name"
+            )
         return list(contents(text, op.kind))
     if op.kind != "nest" or not is_file(text):
         if defines or matrix:
@@ -185,21 +135,6 @@ def extracted(
     _, read, extraction = read_c_file(file, defines=constants, matrix=matrix)
     read.check_defined(constants if alone else (), file)
     return extraction
-
-
-def _note_whole_program(file: str) -> None:
-    """Note that a file is a whole program, taken as one kernel although it cuts into several.
-    Raises: TensorError."""
-    from indexer.frontends.hlo.files import read_tensors
-    from indexer.programs.tensors.cutting import distinct_kernels
-
-    whole = [one for one in read_tensors(file).tensors if one.kind == "program"]
-    parts = len(distinct_kernels(whole)) if len(whole) == 1 else 0
-    if parts > 1:
-        note(
-            f"{file} is a whole program, here taken as one kernel: `embeddb kernel import DB "
-            f"{file} --cut` stores the {parts} kernels it cuts into; query them by name"
-        )
 
 
 def read_matrices(files: Sequence[str]) -> Sequence[Pattern | None]:
@@ -264,19 +199,12 @@ def families(manifest: str) -> dict[str, str]:
         raise InputError(f"not a CSV file in UTF-8: {e}", where=manifest) from None
 
 
-def queried_platform(db: Database, text: str, threads: int, *, must_run: bool) -> Platform:
-    """The queried platform; with `must_run` or `threads`, as this machine instantiates it.
-
-    Raises: RunnerUnavailable if it must run here and cannot.
-    """
-    platform = db.platform(text)
-    if must_run:
-        return runner_here(platform, threads)[1]
-    if threads and platform.runner and not platform.instance:
-        with suppress(RunnerUnavailable):
-            measurable: Platform = runner_for(platform).platform(threads=threads)
-            return measurable
-    return platform
+def whole(db: Database, subject: Workload | WorkloadInfo, kind: type[T]) -> T:
+    """The workload of a class with its content. Raises: NothingFound for one known by name only."""
+    content = db.store.workload(subject.id) if isinstance(subject, WorkloadInfo) else subject
+    if content is None or not isinstance(content, kind):
+        raise NothingFound(f"{subject.name}: only known by name", hint="give its file")
+    return content
 
 
 def count_nests(
@@ -294,29 +222,12 @@ def count_nests(
     """
     from indexer.nest_runs import CountJob
 
-    nests = []
-    for subject in subjects:
-        if not kind_of(subject.kind).counted:
-            raise UsageError("--count is for loop nests", hint="see docs/howto/loop-nests.md")
-        nest = db.store.nest(subject.id) if isinstance(subject, WorkloadInfo) else subject
-        if not isinstance(nest, Nest):
-            raise NothingFound(f"{subject.name}: only known by name", hint="give the program")
-        nests.append(nest)
+    if not all(kind_of(subject.kind).counted for subject in subjects):
+        raise UsageError("--count is for loop nests", hint="see docs/howto/loop-nests.md")
+    nests = [whole(db, subject, Nest) for subject in subjects]
     machine = machine_here(db, platform, repeats=3, most=9, threads=threads)
     sources = [plug.source for plug in db.index.featurizers().counted(machine.here.id)]
     CountJob(machine, (sources or ["auto"])[0]).run(nests, progress)
-
-
-class Number(click.FloatRange):
-    """A number within bounds; click's own type lets "nan" pass every bound."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        number: float = super().convert(value, param, ctx)
-        if math.isnan(number):
-            self.fail(f"{value!r} is not a number.", param, ctx)
-        return number
 
 
 def eval_rows(file: str, kind: type[T]) -> list[T]:
@@ -337,13 +248,6 @@ def eval_rows(file: str, kind: type[T]) -> list[T]:
 
 
 # -- training --------------------------------------------------------------------------------------
-
-lr_option = click.option("--lr", default=1e-3, show_default=True, type=Number(0, 1, min_open=True))
-resume_option = click.option("--resume", is_flag=True, help="Continue an interrupted training.")
-#: Of models that a database has a place for.
-trained_option = click.option(
-    "-o", "out", default="", metavar="FILE", help="[default: into the database, in use]"
-)
 
 
 @contextmanager

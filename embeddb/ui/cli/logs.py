@@ -16,7 +16,8 @@ from embeddb.core import plugins
 from embeddb.core.config import Op
 from embeddb.core.errors import MatrixError, PlatformError, ReaderError, UsageError
 from embeddb.core.wording import clean, duration, plural
-from embeddb.ui.cli.arguments import open_database, together
+from embeddb.ui.cli import option
+from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import note, say
 from indexer.resolve import is_file
 
@@ -31,21 +32,17 @@ _MOST_NAMES = 20
 #: Reasons for rejected rows shown, the most frequent first.
 _MOST_REASONS = 8
 #: Options for reading a run log; `read_options` takes most of them.
-reading_options = together(
-    click.option("--platform", default="", help="Name, name@instance or TOML file."),
-    click.option("--format", "reader", default="", help="Reader; recognised if left out."),
-    click.option("--matrices", default="", help="Folder of the matrices or nests the runs name."),
-    click.option("--features", default="", help="File of matrix features that goes with the runs."),
-    click.option("--op", default="", help="Operation, if the file does not say: spmm:128."),
-    click.option("--unit", default="", help="Of times without one: s, ms, us, ns or cycles."),
-    click.option("--map", "columns", multiple=True, metavar="ROLE=COLUMN", help="A role's column."),
-    click.option("--matrix", default="", help="Matrix name, if the file lacks it."),
-    click.option(
-        "--instance",
-        default="",
-        help="Device, if the file lacks it; `this`: the file's own command.",
-    ),
-    click.option("--yes", "-y", is_flag=True, help="Read columns as they are proposed."),
+reading_options = option.together(
+    option.text("--platform", help="Name, name@instance or TOML file."),
+    option.text("--format", "reader", help="Reader; recognised if left out."),
+    option.text("--matrices", help="Folder of the matrices or nests the runs name."),
+    option.text("--features", help="File of matrix features that goes with the runs."),
+    option.text("--op", help="Operation, if the file does not say: spmm:128."),
+    option.text("--unit", help="Of times without one: s, ms, us, ns or cycles."),
+    option.several("--map", "columns", metavar="ROLE=COLUMN", help="A role's column."),
+    option.text("--matrix", help="Matrix name, if the file lacks it."),
+    option.text("--instance", help="Device, if the file lacks it; `this`: the file's own command."),
+    option.flag("--yes", "-y", help="Read columns as they are proposed."),
 )
 
 

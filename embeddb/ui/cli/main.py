@@ -170,7 +170,6 @@ def _run(args: list[str] | None) -> int:
 def _save_traceback(error: BaseException) -> str:
     """Write the traceback of an exception, with the command and the versions, to a new file that
     only this user can read; return a hint that names the file."""
-    import platform
     import tempfile
     import traceback
 

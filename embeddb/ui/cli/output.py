@@ -21,14 +21,7 @@ from embeddb.core.wording import clean, duration
 #: Set by a shell that requests completions; click reads it.
 COMPLETING = "_EMBEDDB_COMPLETE"
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-
-
-def json_option(command: F) -> F:
-    """The `--json` every verb has; arrives as `as_json`."""
-    flag = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-    return flag(command)
 
 
 def say(text: object = "") -> None:
@@ -97,8 +90,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, indent: str 
     """Print columns on stdout, numbers to the right. A terminal gets a drawn table whose long
     columns are wrapped; elsewhere, or if the terminal is too narrow, the last column has any width.
     Nothing is cut off."""
-    cells = [list(head), *([_cell(x) for x in row] for row in rows)]
-    right = [all(_numeric(row[i]) for row in cells[1:]) for i in range(len(head))]
+    cells = [list(head), *(["-" if x in (None, "") else clean(x) for x in row] for row in rows)]
+    right = [all(row[i][:1] in "-+.0123456789" for row in cells[1:]) for i in range(len(head))]
     if sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):
         from embeddb.ui.cli.terminal import draw
 
@@ -114,14 +107,6 @@ def _encodable(text: str) -> str:
     """Text with characters that stdout's encoding lacks replaced."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)
-
-
-def _cell(value: object) -> str:
-    return "-" if value is None or value == "" else clean(value)
-
-
-def _numeric(text: str) -> bool:
-    return text[:1].isdigit() or text[:1] in "-+."
 
 
 def write_page(text: str, file: Path) -> None:
@@ -167,19 +152,16 @@ class Progress:
         if now < self._next:
             return
         self._next = now + self._every
-        line = clean(self._line(what, done, total, now))
+        line = f"{what}: {done:,}"
+        if total:
+            line += f" of {total:,} ({100 * done // total} %)"
+            _, began, first = self._task
+            if first < done < total:
+                left = (now - began) / (done - first) * (total - done)
+                line += f", {duration(max(left, 1.0))} left"
+        line = clean(line)
         if self._terminal:
             click.echo("\r" + line.ljust(self._shown), err=True, nl=False)
             self._shown = len(line)
         else:
             click.echo(line, err=True)
-
-    def _line(self, what: str, done: int, total: int, now: float) -> str:
-        if not total:
-            return f"{what}: {done:,}"
-        line = f"{what}: {done:,} of {total:,} ({100 * done // total} %)"
-        _, began, first = self._task
-        if done > first and done < total:
-            left = (now - began) / (done - first) * (total - done)
-            line += f", {duration(max(left, 1.0))} left"
-        return line

@@ -40,7 +40,10 @@ _FOR = {
 
 def welcome() -> None:
     """Print the welcome text; opens no database and imports nothing heavy."""
-    here = _entries(Path())
+    try:
+        here = sorted(islice(Path().iterdir(), _MOST_SEEN))
+    except OSError:
+        here = []
     say(f"embeddb {__version__}: which configuration should run this sparse kernel,")
     say("how sure is that, and why.")
     say()
@@ -49,33 +52,20 @@ def welcome() -> None:
         say(f"  {what:<26}{command}")
     say()
     say("databases")
-    for line in _databases(here):
-        say(f"  {line}")
+    say(f"  {_starter()}")
+    databases = [path for path in here if (path / "data.mdb").is_file()]
+    for path in databases[:_MOST_SHOWN]:
+        say(f"  {path}: {size((path / 'data.mdb').stat().st_size)}")
+    if len(databases) > _MOST_SHOWN:
+        say(f"  and {plural(len(databases) - _MOST_SHOWN, 'more folder')} here")
+    if not databases:
+        say("  none in this folder; `embeddb init runs.db` creates one")
     say()
     say("extras")
     table(("extra", "here", "for"), _extras(), indent="  ")
     say()
     say(f"next: {_next(here)}")
     say("all verbs: embeddb --help; one verb: embeddb VERB --help")
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(islice(folder.iterdir(), _MOST_SEEN))
-    except OSError:
-        return []
-
-
-def _databases(here: list[Path]) -> list[str]:
-    lines = [_starter()]
-    databases = [path for path in here if (path / "data.mdb").is_file()]
-    for path in databases[:_MOST_SHOWN]:
-        lines.append(f"{path}: {size((path / 'data.mdb').stat().st_size)}")
-    if len(databases) > _MOST_SHOWN:
-        lines.append(f"and {plural(len(databases) - _MOST_SHOWN, 'more folder')} here")
-    if not databases:
-        lines.append("none in this folder; `embeddb init runs.db` creates one")
-    return lines
 
 
 def _starter() -> str:
@@ -102,19 +92,11 @@ def _extras() -> list[tuple[str, str, str]]:
             needs.setdefault(requirement[2], []).append(requirement[1])
     rows = []
     for extra, names in sorted(needs.items(), key=lambda x: list(_FOR).index(x[0])):
-        lacks = [name for name in names if not _installed(name)]
+        lacks = [name for name in names if not any(metadata.distributions(name=name))]
         here = "yes" if not lacks else f"no: {install_command(extra)}"
         rows.append((extra, here, _FOR[extra]))
     compiler = "yes" if shutil.which("gcc") else "no: install gcc"
     return [*rows, ("compiler", compiler, "measuring on this CPU: `measure`, `query --measure`")]
-
-
-def _installed(name: str) -> bool:
-    try:
-        metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def _next(here: list[Path]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import Config
-from embeddb.core.errors import NothingFound, TensorError, UsageError
+from embeddb.core.errors import TensorError, UsageError
 from embeddb.core.files.safe_write import whole_file
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import WorkloadInfo
@@ -22,6 +22,7 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.tensors.tensor_graph import TensorGraph
+from embeddb.ui.cli.arguments import whole
 from embeddb.ui.cli.output import note, note_some, say, table
 from embeddb.ui.views import occluded_figure, occluded_head, occluded_part
 
@@ -165,11 +166,9 @@ def emit_schedules(
 
     path = Path(place)
     for subject, answer in zip(subjects, answers, strict=True):
-        nest = db.store.workload_or_info(subject) if isinstance(subject, WorkloadInfo) else subject
         if subject.kind != "nest":
             raise UsageError(f"--emit writes the C of a nest, not of a {subject.kind}")
-        if not isinstance(nest, Nest):
-            raise NothingFound(f"{subject.name}: known by name only", hint="give its program")
+        nest = whole(db, subject, Nest)
         schedule = _schedule(answer, nest)
         alone = len(subjects) == 1
         target = path if alone else path.with_name(f"{path.stem}_{nest.name}{path.suffix}")

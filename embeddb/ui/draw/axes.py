@@ -169,8 +169,20 @@ def marked(
 ) -> list[str]:
     """Shapes, then labels, of marks beside strokes, all in pixels; marks with the same label at the
     same place, such as the best of several curves that start together, are merged."""
-    marks = _together(marks)
-    shapes = [_shape(mark) for mark in marks]
+    by_label: dict[object, list[Mark]] = {}
+    for mark in marks:
+        place = (round(mark.x), round(mark.y), mark.names, mark.value)
+        by_label.setdefault(place, []).append(mark)
+    marks = [
+        each[0]._replace(title="; ".join(mark.title for mark in each)) for each in by_label.values()
+    ]
+    shapes = []
+    for mark in marks:  # nested shapes, one for each name
+        rings = []
+        for at, name in enumerate(mark.names):
+            ring = path_of(MARKS.get(name, 0), mark.x, mark.y, 4.5 + 3 * at)
+            rings.append(f'<path class="draw-mark" d="{ring}"/>')
+        shapes.append(f"<g><title>{escaped(mark.title)}</title>{''.join(reversed(rings))}</g>")
     curve = _sampled(strokes)
     taken = [Box(m.x - 7, m.y - 7, m.x + 7, m.y + 7) for m in marks]
     labels = []
@@ -178,7 +190,11 @@ def marked(
     for mark in marks:
         text = shown(f"{', '.join(mark.names)} {mark.value}", 60)
         wide = min(width_of(text, look), _LONGEST)
-        places = [(_box(mark, place, wide), place) for place in _PLACES]
+        places = []
+        for dx, dy, anchor in _PLACES:
+            left = mark.x + dx - {"start": 0.0, "middle": wide / 2, "end": wide}[anchor]
+            box = Box(left, mark.y + dy - 10, left + wide, mark.y + dy + 3)
+            places.append((box, (dx, dy, anchor)))
         costs = [
             _cost(box, taken, curve, frame) + 0.5 * rank for rank, (box, _) in enumerate(places)
         ]
@@ -187,32 +203,6 @@ def marked(
         x, y = mark.x + dx, mark.y + dy
         labels.append(label(x, y, text, look=look, anchor=anchor, room=_LONGEST))
     return shapes + labels
-
-
-def _together(marks: Sequence[Mark]) -> list[Mark]:
-    """One mark for each place and label, with the titles of all."""
-    by_label: dict[object, list[Mark]] = {}
-    for mark in marks:
-        place = (round(mark.x), round(mark.y), mark.names, mark.value)
-        by_label.setdefault(place, []).append(mark)
-    return [
-        each[0]._replace(title="; ".join(mark.title for mark in each)) for each in by_label.values()
-    ]
-
-
-def _shape(mark: Mark) -> str:
-    """Nested shapes, one for each name of the mark."""
-    rings = [
-        f'<path class="draw-mark" d="{path_of(MARKS.get(name, 0), mark.x, mark.y, 4.5 + 3 * at)}"/>'
-        for at, name in enumerate(mark.names)
-    ]
-    return f"<g><title>{escaped(mark.title)}</title>{''.join(reversed(rings))}</g>"
-
-
-def _box(mark: Mark, place: tuple[float, float, str], wide: float) -> Box:
-    dx, dy, anchor = place
-    left = mark.x + dx - {"start": 0.0, "middle": wide / 2, "end": wide}[anchor]
-    return Box(left, mark.y + dy - 10, left + wide, mark.y + dy + 3)
 
 
 def _cost(box: Box, taken: Sequence[Box], curve: NDArray[np.float64], frame: Box) -> float:

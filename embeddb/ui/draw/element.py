@@ -29,11 +29,6 @@ def escaped(text: object) -> str:
     return escape(shown(text))
 
 
-def attribute(text: object) -> str:
-    """Text as the value of an attribute in double quotes."""
-    return escape(shown(text), {'"': "&quot;", "\n": " "})
-
-
 def identifier(key: str) -> str:
     """A key as a safe prefix of ids."""
     return "draw-" + re.sub(r"[^A-Za-z0-9_-]", "-", key[:64])
@@ -102,14 +97,14 @@ def wrapped(text: str, room: float, most: int, look: str = "") -> list[str]:
 
 
 def picture(
-    parts: Iterable[str], *, title: str, key: str, size: tuple[float, float], linked: bool = False
+    parts: Iterable[str], *, title: str, key: str, size: tuple[float, float], group: bool = False
 ) -> str:
-    """The `<svg>` element. One with links is a group: screen readers skip parts of an image."""
+    """The `<svg>` element. Several charts are a group: screen readers skip parts of an image."""
     width, height = (number(x) for x in size)
     name = f"{identifier(key)}-title"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="draw" viewBox="0 0 {width} {height}" '
-        f'width="{width}" height="{height}" role="{"group" if linked else "img"}" '
+        f'width="{width}" height="{height}" role="{"group" if group else "img"}" '
         f'aria-labelledby="{name}"><title id="{name}">{escaped(title)}</title>'
         + "".join(parts)
         + "</svg>"
@@ -191,7 +186,6 @@ $s .draw-cells{stroke:$ink;stroke-width:1;fill:none;shape-rendering:crispEdges}
 $s .draw-attended{stroke:$alert}
 $s .draw-attended text{stroke:$paper}
 $s .draw-hatch{stroke:$alert;stroke-width:1.2;fill:none}
-$s a:focus-visible{outline:2px solid $accent}
 $s .draw-other{color:$other}
 """
     + "".join(f"$s .draw-k{at}{{color:$k{at}}}\n" for at in range(KINDS))
@@ -199,15 +193,12 @@ $s .draw-other{color:$other}
 
 
 def style() -> str:
-    """The CSS of charts in a page. They follow `prefers-color-scheme`, or an attribute `data-theme`
-    (`light`, `dark`) on or around them; in print they are light. A page may set the custom
-    properties `--draw-ink`, `--draw-paper`, ... itself."""
+    """The CSS of charts in a page. They follow `prefers-color-scheme`; in print they are light. A
+    page may set the custom properties `--draw-ink`, `--draw-paper`, ... itself."""
     light, dark = _properties(LIGHT), _properties(DARK)
     return (
         f":root{{{light}}}\n"
         f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
-        f'[data-theme="light"]{{{light}}}\n'
-        f'@media screen{{[data-theme="dark"]{{{dark}}}}}\n'
         ":not(svg)>.draw{max-width:100%;height:auto}"
         + _rules(".draw", lambda name: f"var(--draw-{name})")
     )
@@ -219,13 +210,8 @@ def literal(*, dark: bool = True) -> str:
     light = _rules("svg", LIGHT.__getitem__)
     if not dark:
         return light
-    by_choice = _rules('svg[data-theme="dark"]', DARK.__getitem__)
-    by_system = _rules('svg:not([data-theme="light"])', DARK.__getitem__)
-    return (
-        light
-        + f"@media screen and (prefers-color-scheme:dark){{{by_system}}}\n"
-        + f"@media screen{{{by_choice}}}\n"
-    )
+    by_system = _rules("svg", DARK.__getitem__)
+    return light + f"@media screen and (prefers-color-scheme:dark){{{by_system}}}\n"
 
 
 def _properties(colours: Mapping[str, str]) -> str:

@@ -21,13 +21,12 @@ _MARGIN = 16.0
 _LINE = 20.0
 _MOST_LINES = 3
 _NARROW = 420.0
-_LARGEST_ZOOM = 8.0
 _PROBE = '<svg xmlns="http://www.w3.org/2000/svg" class="draw" width="40" height="20">{}</svg>'
 _SIZE = re.compile(r'viewBox="0 0 ([0-9.]+) ([0-9.]+)"')
 _TITLE = re.compile(r"<title[^>]*>([^<]*)</title>")
 
 
-def stack(drawings: Sequence[str], *, title: str, key: str = "stack") -> str:
+def stack(drawings: Sequence[str], *, title: str) -> str:
     """Several charts below each other as one."""
     parts, y, wide = [], 0.0, 0.0
     for drawing in drawings:
@@ -35,7 +34,7 @@ def stack(drawings: Sequence[str], *, title: str, key: str = "stack") -> str:
         parts.append(_placed(drawing, 0, y))
         y, wide = y + height + _MARGIN, max(wide, width)
     size = (max(wide, 1.0), max(y - _MARGIN, 1.0))
-    return picture(parts, title=title, key=key, size=size, linked=True)
+    return picture(parts, title=title, key="stack", size=size, group=True)
 
 
 def standalone(svg: str) -> str:
@@ -43,16 +42,11 @@ def standalone(svg: str) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + _framed(svg, literal()) + "\n"
 
 
-def png(svg: str, *, zoom: float = 2.0) -> bytes:
-    """A chart as PNG on white, with `zoom` pixels for each of its own.
-
-    Raises: UsageError for a zoom outside of 0..8; MissingDependency without resvg_py, or without a
-    font on this machine.
-    """
-    if not 0 < zoom <= _LARGEST_ZOOM:
-        raise UsageError(f"zoom {zoom:g} is not above 0 and at most {_LARGEST_ZOOM:g}")
+def png(svg: str) -> bytes:
+    """A chart as PNG on white, with two pixels for each of its own. Raises: MissingDependency
+    without resvg_py, or without a font on this machine."""
     whole = _framed(svg, literal(dark=False))
-    return bytes(_resvg().svg_to_bytes(svg_string=whole, zoom=zoom, font_files=list(_fonts())))
+    return bytes(_resvg().svg_to_bytes(svg_string=whole, zoom=2.0, font_files=list(_fonts())))
 
 
 def check_target(out: Path) -> None:
@@ -96,7 +90,7 @@ def _framed(svg: str, css: str) -> str:
         _placed(svg, _MARGIN, top),
     ]
     size = (room + 2 * _MARGIN, top + height + _MARGIN)
-    return picture(parts, title=title, key="standalone", size=size, linked=True)
+    return picture(parts, title=title, key="standalone", size=size, group=True)
 
 
 def _placed(svg: str, x: float, y: float) -> str:

@@ -1,18 +1,16 @@
-"""`dots`: scatter chart of points with a kind and perhaps a link."""
+"""`dots`: scatter chart of points with a kind."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import numpy as np
 
 from embeddb.ui.draw.axes import Scale, drawable
 from embeddb.ui.draw.element import (
     KINDS,
-    attribute,
     escaped,
     label,
     number,
@@ -24,9 +22,8 @@ from embeddb.ui.draw.element import (
 
 #: Largest number of dots; more are thinned out evenly.
 MOST_DOTS = 5000
-#: Largest share of the width of a legend beside the map; a narrower map has it below.
+#: Largest share of the width of the legend beside the map.
 _LEGEND = 0.4
-_NARROW = 480.0
 #: Height of an entry of the legend, of each further line, and the most lines of an entry.
 _LINE = 20.0
 _TIGHT = 15.0
@@ -34,13 +31,12 @@ _MOST_LINES = 3
 
 
 class Dot(NamedTuple):
-    """A point; `title` is its tooltip. Only http(s) and relative addresses become links."""
+    """A point; `title` is its tooltip."""
 
     x: float
     y: float
     kind: str
     title: str
-    href: str = ""
 
 
 def dots(
@@ -58,14 +54,10 @@ def dots(
     slots = {kind: at for at, kind in enumerate(ranked)}
     placed = [p for p in points if drawable(p.x) and drawable(p.y)]
     visible = _thinned(placed, slots)
-    beside = width >= _NARROW
-    most = _LEGEND * width if beside else width - 10
-    entries = _entries(kinds, slots, most)
-    wide = max((e.wide for e in entries), default=0.0) if beside else 0.0
-    under = 0.0 if beside else sum(e.high for e in entries) + 8
+    entries = _entries(kinds, slots, _LEGEND * width)
     foot = 18.0 if len(visible) < len(points) else 0.0
-    right = width - wide
-    bottom = max(height - under - foot, 60.0) if visible else 60.0
+    right = width - max((e.wide for e in entries), default=0.0)
+    bottom = max(height - foot, 60.0) if visible else 60.0
     parts = [
         f'<rect class="draw-axis" x=".5" y=".5" width="{number(right - 1)}" '
         f'height="{number(bottom - 1)}"/>',
@@ -74,7 +66,7 @@ def dots(
     if not visible:
         look = "draw-quiet"
         parts.append(label(right / 2, bottom / 2, "nothing to draw", look=look, anchor="middle"))
-    left, top = (right + 16, 14.0) if beside else (10.0, bottom + 20)
+    left, top = right + 16, 14.0
     for entry in entries:
         parts.append(_entry(entry, left, top, width - left))
         top += entry.high
@@ -85,9 +77,8 @@ def dots(
         notes += [f"{unplaced:,} without a place"] if unplaced else []
         look = "draw-quiet draw-small"
         parts.append(label(0, height - 4, "; ".join(notes), look=look, room=width))
-    linked = any(_address(p.href) for p in visible)
-    whole = max(height if visible else 0.0, bottom + under + foot, top if beside else 0.0)
-    return picture(parts, title=title, key=key, size=(width, whole), linked=linked)
+    whole = max(height if visible else 0.0, bottom + foot, top)
+    return picture(parts, title=title, key=key, size=(width, whole))
 
 
 def _thinned(placed: list[Dot], slots: Mapping[str, int]) -> list[Dot]:
@@ -110,9 +101,7 @@ def _marks(visible: list[Dot], slots: Mapping[str, int], right: float, bottom: f
         if slot != now:
             parts.append(("</g>" if now is not None else "") + f'<g class="{_look(slot)}">')
             now = slot
-        mark = _mark(slot, across.at(p.x), down.at(p.y), r, p.title)
-        href = _address(p.href)
-        parts.append(f'<a href="{attribute(href)}">{mark}</a>' if href else mark)
+        parts.append(_mark(slot, across.at(p.x), down.at(p.y), r, p.title))
     return [*parts, "</g>"] if visible else []
 
 
@@ -126,15 +115,6 @@ def _mark(slot: int, x: float, y: float, r: float, title: str) -> str:
         radius = r if slot == 0 else 0.65 * r
         return f'<circle cx="{number(x)}" cy="{number(y)}" r="{radius:g}">{text}</circle>'
     return f'<path d="{path_of(slot, x, y, r)}">{text}</path>'
-
-
-def _address(href: str) -> str:
-    """The address if it is http(s) or relative, else an empty text."""
-    try:
-        scheme = urlsplit(href.strip()).scheme
-    except ValueError:
-        return ""
-    return href if href.isprintable() and scheme in ("", "http", "https") else ""
 
 
 class _Entry(NamedTuple):

@@ -57,7 +57,10 @@ def bars(
     if not columns.above:
         parts.append(_upright(scale.at(0), top, bottom, "draw-axis"))
     if top > 4 and reference is not None:
-        parts += _reference(reference, unit, scale, (top, bottom))
+        x, text = scale.at(reference), figure(reference) + shown(unit, 12)
+        near = min(max(x, scale.start + width_of(text, "draw-small") / 2), scale.end)
+        parts.append(_upright(x, top, bottom, "draw-reference"))
+        parts.append(label(near, 13, text, look="draw-quiet draw-small", anchor="middle"))
     for row, y in zip(shown_rows, middles, strict=True):
         parts += _texts(row, y, scale, columns, unit)
     if len(rows) > MOST_BARS:
@@ -160,13 +163,3 @@ def _texts(row: Bar, y: float, scale: Scale, columns: _Columns, unit: str) -> li
 
 def _upright(x: float, top: float, bottom: float, look: str) -> str:
     return f'<path class="{look}" d="M{number(x)} {number(top)}V{number(bottom)}"/>'
-
-
-def _reference(value: float, unit: str, scale: Scale, ends: tuple[float, float]) -> list[str]:
-    x = scale.at(value)
-    text = figure(value) + shown(unit, 12)
-    near = min(max(x, scale.start + width_of(text, "draw-small") / 2), scale.end)
-    return [
-        _upright(x, ends[0], ends[1], "draw-reference"),
-        label(near, 13, text, look="draw-quiet draw-small", anchor="middle"),
-    ]

@@ -207,7 +207,10 @@ def _places(
     wide = (width - 4 - (_ACROSS - 1) * _GAP) / _ACROSS
     placed: dict[int, tuple[float, float, float]] = {}
     for at, row in enumerate(rows):
-        wanted = {node: _middle(node, sources, placed, width / 2) for node in row}
+        wanted = {}
+        for node in row:
+            centres = [placed[s][0] + placed[s][2] / 2 for s in sources[node] if s in placed]
+            wanted[node] = sum(centres) / len(centres) if centres else width / 2
         order = sorted(row, key=lambda node: (wanted[node], node))
         span = len(row) * (wide + _GAP) - _GAP
         middle = sum(wanted.values()) / len(row)
@@ -216,16 +219,6 @@ def _places(
             top = 2 + at * (_HIGH + _BETWEEN)
             placed[node] = (left + place * (wide + _GAP), top, wide)
     return placed
-
-
-def _middle(
-    node: int,
-    sources: Sequence[Sequence[int]],
-    placed: dict[int, tuple[float, float, float]],
-    otherwise: float,
-) -> float:
-    centres = [placed[s] for s in sources[node] if s in placed]
-    return sum(x + w / 2 for x, _, w in centres) / len(centres) if centres else otherwise
 
 
 def _box(node: Node, x: float, y: float, wide: float) -> str:

@@ -59,10 +59,6 @@ def measure_next(e: Explanation, place: str) -> list[str]:
     return [f"{part} \\" for part in [_measured(e, place), *parts[:-1]]] + parts[-1:]
 
 
-def again(answer: str, place: str) -> str:
-    return f"embeddb explain {quoted(place)} {quoted(answer)}"
-
-
 def placeholders(e: Explanation, place: str) -> str:
     """Meaning of the placeholders in `try_it` and `measure_next`, as a sentence."""
     word = kind_of(e.pattern.kind).placeholder

@@ -6,7 +6,7 @@ import math
 import statistics
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +15,16 @@ import msgspec
 from embeddb.core.config import Config
 from embeddb.core.errors import UsageError
 from embeddb.core.records import WorkloadInfo
-from embeddb.core.reports import Progress
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.timing import TimingSummary, summarise_runs
 from embeddb.platforms.platform import default_of
 from embeddb.store.provenance import runs_by_source
-from embeddb.store.usual_state import usual_at
 
 if TYPE_CHECKING:
     from embeddb.core.records import Run
     from embeddb.database import Database
     from embeddb.platforms.platform import Platform
     from embeddb.store import RunTable
-    from embeddb.store.sources import Source
 
 #: Winners of each contribution, so that a report stays small.
 _MOST_WINNERS = 3
@@ -131,7 +129,7 @@ class _Sum:
 
 
 def contributors_of(
-    db: Database, *, only: str = "", progress: Progress | None = None
+    db: Database, *, only: str = "", progress: Progress = ignore_progress
 ) -> list[Contributor]:
     """Every source, registered ones first; empty if nothing was pushed. With `only`, the source of
     that name: partitions without runs of its machines are then not read.
@@ -149,13 +147,28 @@ def contributors_of(
     brought: dict[int, list[Brought]] = {}
     infos = {info.id: info for info in db.store.patterns()} if parts else {}
     for at, part in enumerate(parts):
-        if progress is not None:
-            progress("contributors", at, len(parts))
+        progress("contributors", at, len(parts))
         for number, contribution in _summed(db, part, infos).items():
             brought.setdefault(number, []).append(contribution)
     withdrawn = db.store.sources.withdrawn()
     numbers = [*sorted(wanted), *([] if only or 0 not in brought else [0])]
-    return [_contributor(entries.get(n), brought.get(n, []), withdrawn.get(n, 0)) for n in numbers]
+    contributors = []
+    for number in numbers:
+        source, own = entries.get(number), brought.get(number, [])
+        pushes = () if source is None else source.pushes
+        contributors.append(
+            Contributor(
+                name="" if source is None else source.name,
+                pushed_by=sorted({f"{push.user}@{push.host}" for push in pushes if push.user}),
+                pushes=len(pushes),
+                first_push=min((push.when for push in pushes), default=None),
+                last_push=max((push.when for push in pushes), default=None),
+                runs=sum(one.runs for one in own),
+                withdrawn=withdrawn.get(number, 0),
+                brought=sorted(own, key=lambda one: (one.platform, one.op)),
+            )
+        )
+    return contributors
 
 
 def _summed(db: Database, part: RunTable, infos: Mapping[str, WorkloadInfo]) -> dict[int, Brought]:
@@ -163,7 +176,7 @@ def _summed(db: Database, part: RunTable, infos: Mapping[str, WorkloadInfo]) -> 
     if platform is None:
         return {}
     sums: dict[int, _Sum] = {}
-    normal = usual_at(db.store, platform.id)
+    normal = db.store.usual_at(platform.id)
     for by_source in runs_by_source(db.store, part):
         runs = next(iter(by_source.values()))
         info = infos.get(runs[0].pattern_id) or WorkloadInfo(id=runs[0].pattern_id)
@@ -179,18 +192,3 @@ def _summed(db: Database, part: RunTable, infos: Mapping[str, WorkloadInfo]) -> 
             others = summarise_runs(rest, normal)
             sums.setdefault(number, _Sum()).see(own, timings, others, default)
     return {number: one.brought(str(part.op), platform) for number, one in sums.items()}
-
-
-def _contributor(source: Source | None, brought: Iterable[Brought], withdrawn: int) -> Contributor:
-    pushes = () if source is None else source.pushes
-    contributions = sorted(brought, key=lambda one: (one.platform, one.op))
-    return Contributor(
-        name="" if source is None else source.name,
-        pushed_by=sorted({f"{push.user}@{push.host}" for push in pushes if push.user}),
-        pushes=len(pushes),
-        first_push=min((push.when for push in pushes), default=None),
-        last_push=max((push.when for push in pushes), default=None),
-        runs=sum(one.runs for one in contributions),
-        withdrawn=withdrawn,
-        brought=contributions,
-    )

@@ -16,7 +16,7 @@ import msgspec
 
 from embeddb.core import __version__
 from embeddb.core.config import Op
-from embeddb.core.reports import Progress
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.server_url import redacted
 from embeddb.core.wording import (
     counted,
@@ -59,6 +59,11 @@ def database_html(facts: DatabaseFacts) -> str:
         for at, s in enumerate(facts.scopes[:_MOST_SCOPES])
     ]
     kinds = [(kind, list(gaps)) for kind, gaps in groupby(facts.gaps, key=attrgetter("kind"))]
+
+    def numbers_first(op: str) -> list[tuple[int, str]]:
+        """Sort key that orders `spmm:32` before `spmm:128`."""
+        return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", op)]
+
     return str(
         render(
             "database.html",
@@ -69,7 +74,7 @@ def database_html(facts: DatabaseFacts) -> str:
             of_what=counted(facts.kinds) if facts.kinds else "0 matrices",
             scopes=scopes,
             anchors={(s["facts"].platform, s["facts"].op): s["anchor"] for s in scopes},
-            ops=sorted({s.op for s in facts.scopes}, key=_by_number),
+            ops=sorted({s.op for s in facts.scopes}, key=numbers_first),
             platforms=sorted({s.platform for s in facts.scopes}),
             cells={(s.platform, s.op): s for s in facts.scopes},
             gaps=kinds,
@@ -87,39 +92,35 @@ def source_html(contributors: Sequence[Contributor], *, place: str) -> str:
     return str(render("source.html", title=title, **parts))
 
 
-def _by_number(op: str) -> list[tuple[int, str]]:
-    """Sort key that orders `spmm:32` before `spmm:128`."""
-    return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", op)]
-
-
 def _scope(s: ScopeFacts, at: int, judged: list[Judged]) -> dict[str, Any]:
     """A scope with its charts and the rows of its evaluation."""
-    parameter = _telling(s)
+    # The parameter whose values are most evenly distributed over few kinds of winners.
+    few = [p for p in s.preferences if not p.others and len(p.shares) <= _MOST_KINDS]
+    squares = {p.parameter: [w * w for w in p.shares.values()][:_MOST_KINDS] for p in s.preferences}
+    parameters = [p.parameter for p in few or s.preferences]
+    parameter = max(parameters, key=lambda name: 1.0 - sum(squares[name]), default="")
     drawn = at < _MOST_MAPS and len(s.map) > 1
     kind = Op.parse(s.op).kind
     open_ones = [p for p in s.preferences if not p.settled]
+    methods = [
+        draw.Bar(shown(r.method, 40), 100 * r.of_optimum, marked=r.method == "embeddb")
+        for r in judged
+        if r.of_optimum is not None
+    ]
+    title = "share of the optimum by method"
     return {
         "facts": s,
         "one": one_of(kind),
         "many": many_of(kind),
         "anchor": f"report-scope-{at}",
         "judged": judged,
-        "judged_bars": _judged(judged, f"judged{at}"),
+        "judged_bars": bars(methods, title=title, unit=" %", key=f"judged{at}"),
         "class_bars": _classes(s, f"classes{at}"),
         "map": _map(s, parameter, f"map{at}") if drawn else None,
         "map_parameter": shown(parameter),
         "likes": sorted(open_ones, key=lambda p: max(p.shares.values())),
         "settled": [p for p in s.preferences if p.settled],
     }
-
-
-def _telling(s: ScopeFacts) -> str:
-    """The parameter whose values are most evenly distributed over few kinds of winners."""
-
-    few = [p for p in s.preferences if not p.others and len(p.shares) <= _MOST_KINDS]
-    squares = {p.parameter: [w * w for w in p.shares.values()][:_MOST_KINDS] for p in s.preferences}
-    parameters = [p.parameter for p in few or s.preferences]
-    return max(parameters, key=lambda name: 1.0 - sum(squares[name]), default="")
 
 
 def _map(s: ScopeFacts, parameter: str, key: str) -> Markup:
@@ -149,8 +150,6 @@ def _classes(s: ScopeFacts, key: str) -> Markup | None:
         for c in s.classes
         if c.gain is not None
     ]
-    if not rows:
-        return None
     title = f"gain of the best fixed choice by class, {s.op} on {shown(s.platform, 80)}"
     return bars(rows, title=title, key=key)
 
@@ -165,20 +164,7 @@ def _quality(scopes: Sequence[ScopeFacts]) -> Markup | None:
             fixed = page_share(s.static_best).replace("\u00a0", " ")  # a chart breaks no lines
             label = f"{s.op} on {shown(s.platform, 40)}" if several else s.op
             rows.append(draw.Bar(label, 100 * reached, note=f"one fixed choice {fixed}"))
-    if not rows:
-        return None
     return bars(rows, title="share of the optimum in cross-validation", unit=" %", key="quality")
-
-
-def _judged(rows: Sequence[Judged], key: str) -> Markup | None:
-    shown_rows = [
-        draw.Bar(shown(r.method, 40), 100 * r.of_optimum, marked=r.method == "embeddb")
-        for r in rows
-        if r.of_optimum is not None
-    ]
-    if not shown_rows:
-        return None
-    return bars(shown_rows, title="share of the optimum by method", unit=" %", key=key)
 
 
 # -- data: every run is read once ------------------------------------------------------------------
@@ -242,7 +228,7 @@ def database_facts(
     *,
     place: str = "",
     judged: Sequence[Judged] = (),
-    progress: Progress | None = None,
+    progress: Progress = ignore_progress,
 ) -> DatabaseFacts:
     """Read everything once and summarise it; `progress` reports runs read, of all.
 
@@ -253,8 +239,7 @@ def database_facts(
     scopes: list[ScopeFacts] = []
 
     def report(before: int, of_scope: int) -> None:
-        if progress is not None:
-            progress("read", before + of_scope, counts["run"])
+        progress("read", before + of_scope, counts["run"])
 
     for scope in scopes_of(db.store):
         scopes.append(scope_facts(db, scope, infos, partial(report, read)))

@@ -8,7 +8,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import Config, Op
 from embeddb.core.kinds import kind_of
@@ -19,6 +19,7 @@ from embeddb.core.wording import (
     page_factor,
     page_share,
     plural,
+    quoted,
     shown,
     value_text,
 )
@@ -28,7 +29,7 @@ from embeddb.nests.lines import PARALLEL
 from embeddb.ranking.order_reason import rank_notes
 from embeddb.ui import draw
 from embeddb.ui.report import commands
-from embeddb.ui.report.page import WIDTH, bars, markup, render
+from embeddb.ui.report.page import bars, markup, render
 from embeddb.ui.views import (
     Ranking,
     differing,
@@ -54,16 +55,6 @@ _MOST_CARDS = 12
 _MOST_ROWS = 40
 _MOST_REASONS = 12
 _MOST_VOTES = 4
-
-
-class Setting(NamedTuple):
-    """One parameter of a configuration; `default` is the default's value if it differs, `meaning`
-    that of the value in the platform file."""
-
-    name: str
-    value: str
-    default: str | None
-    meaning: str = ""
 
 
 def explanation_html(e: Explanation, *, place: str = "DB") -> str:
@@ -129,16 +120,15 @@ def explanation_body(e: Explanation, *, place: str = "DB") -> Markup:
 
 
 def settings(
-    config: Mapping[str, Any],
-    default: Mapping[str, Any],
-    meaning: Mapping[str, str] | None = None,
-) -> list[Setting]:
-    """Every parameter of either configuration."""
+    config: Mapping[str, Any], default: Mapping[str, Any], meaning: Mapping[str, str]
+) -> list[dict[str, str | None]]:
+    """Every parameter of either configuration: its `default` is the default's value if it differs,
+    its `meaning` that of the value in the platform file."""
     rows = []
     for name in sorted({*config, *default}):
         value, usual = _text(config.get(name)), _text(default.get(name))
-        text = shown((meaning or {}).get(name, ""))
-        rows.append(Setting(shown(name), value, None if value == usual else usual, text))
+        differs = {"value": value, "default": None if value == usual else usual}
+        rows.append({"name": shown(name), **differs, "meaning": shown(meaning.get(name, ""))})
     return rows
 
 
@@ -221,7 +211,7 @@ def remarks(e: Explanation, place: str) -> dict[str, Any]:
         "call_it": call_it(e),
         "try_it": commands.try_it(e, place),
         "measure": commands.measure_next(e, place),
-        "again": commands.again(e.recommendation.id, place),
+        "again": f"embeddb explain {quoted(place)} {quoted(e.recommendation.id)}",
         "placeholders": commands.placeholders(e, place),
     }
 
@@ -348,7 +338,7 @@ def _kernel(e: Explanation) -> tuple[str, Markup] | None:
     if view is None:
         return None
     title = f"operations of {shown(e.pattern.name or e.pattern.id)}"
-    drawn = drawn_kernel(view, title=title, marked=marked_operations(insight), width=WIDTH)
+    drawn = drawn_kernel(view, title=title, marked=marked_operations(insight))
     return kernel_caption(view, insight), markup(drawn)
 
 
@@ -357,14 +347,8 @@ def _attention(e: Explanation) -> Markup | None:
     if not (recommendation.insight.attention and side and e.pattern.thumbnail):
         return None
     title = f"occlusion map of {shown(recommendation.subject)}"
-    drawn = draw.spy(
-        e.pattern.thumbnail,
-        title=title,
-        width=280,
-        attention=recommendation.insight.attention,
-        side=side,
-        key="attention",
-    )
+    grid: dict[str, Any] = {"attention": recommendation.insight.attention, "side": side}
+    drawn = draw.spy(e.pattern.thumbnail, title=title, width=280, key="attention", **grid)
     return markup(drawn)
 
 
@@ -408,11 +392,9 @@ def _simpler_bars(e: Explanation) -> Markup | None:
         for s in e.recommendation.insight.simpler
         if s.expected_gain is not None
     ]
-    if len(rows) < 2:
-        return None
-    if e.compared_gain is not None:
-        rows.append(draw.Bar("this answer", e.compared_gain, marked=True))
-    return bars(rows, title="gain over the default, by method", key="simpler")
+    own = [] if e.compared_gain is None else [draw.Bar("this answer", e.compared_gain, marked=True)]
+    title, least = "gain over the default, by method", 2 + len(own)
+    return bars([*rows, *own], title=title, key="simpler", least=least)
 
 
 def _candidates(recommendation: Recommendation) -> Markup | None:
@@ -423,39 +405,32 @@ def _candidates(recommendation: Recommendation) -> Markup | None:
             note = f"measured {page_factor(base / c.seconds)}" if base and c.seconds else ""
             row = (f"rank {rank}", c.expected_gain, c.gain_low, c.gain_high, note, rank == 1)
             rows.append(draw.Bar(*row))
-    if len(rows) < 2:
-        return None
-    return bars(rows, title="gain over the default by rank", key="ranks")
+    return bars(rows, title="gain over the default by rank", key="ranks", least=2)
 
 
 def _effects(e: Explanation) -> list[dict[str, Any]]:
-    """Effect of each parameter, largest first."""
+    """Bars of each parameter, those with the largest `spread` first: the best gain of its best
+    value over that of its worst."""
     by_name: dict[str, list[ParameterEffect]] = {}
     for effect in e.recommendation.insight.effects:
         by_name.setdefault(effect.parameter, []).append(effect)
-    drawn = [
-        _effect(name, values, e.answer, f"effect{at}")
-        for at, (name, values) in enumerate(list(by_name.items())[:_MOST_PARAMETERS])
-    ]
+    drawn: list[dict[str, Any]] = []
+    for at, (name, values) in enumerate(list(by_name.items())[:_MOST_PARAMETERS]):
+        ranked = sorted(values, key=lambda x: -x.best_gain)[:_MOST_VALUES]
+        rows = [
+            draw.Bar(
+                shown(x.value, 40),
+                x.best_gain,
+                note=f"median {page_factor(x.median_gain)} of {x.configs:,}",
+                marked=x.value == value_text(e.answer.get(name)),
+            )
+            for x in ranked
+        ]
+        spread = ranked[0].best_gain / ranked[-1].best_gain if ranked[-1].best_gain > 0 else 1.0
+        title = f"best gain with each value of {shown(name, 80)}"
+        picture = {
+            "matters": spread >= _MATTERS,
+            "bars": bars(rows, title=title, key=f"effect{at}"),
+        }
+        drawn.append({"parameter": shown(name), "spread": spread, **picture})
     return sorted(drawn, key=lambda one: -one["spread"])
-
-
-def _effect(
-    name: str, values: Iterable[ParameterEffect], answer: Mapping[str, Any], key: str
-) -> dict[str, Any]:
-    """Bars of a parameter; `spread`: the best gain of its best value over that of its worst."""
-    ranked = sorted(values, key=lambda x: -x.best_gain)[:_MOST_VALUES]
-    chosen = value_text(answer.get(name))
-    rows = [
-        draw.Bar(
-            shown(x.value, 40),
-            x.best_gain,
-            note=f"median {page_factor(x.median_gain)} of {x.configs:,}",
-            marked=x.value == chosen,
-        )
-        for x in ranked
-    ]
-    spread = ranked[0].best_gain / ranked[-1].best_gain if ranked[-1].best_gain > 0 else 1.0
-    title = f"best gain with each value of {shown(name, 80)}"
-    picture = {"matters": spread >= _MATTERS, "bars": bars(rows, title=title, key=key)}
-    return {"parameter": shown(name), "spread": spread, **picture}

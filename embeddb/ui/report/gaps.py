@@ -90,22 +90,20 @@ class _Finder:
             seen.add(key)
             reason = self._open_question(recommendation)
             if reason:
-                name = shown(recommendation.subject, 80)
+                name, command = shown(recommendation.subject, 80), ""
+                platform = self._db.store.sound_platform(recommendation.platform)
+                if platform is not None and platform.runner:
+                    # By its file if the structure is not stored.
+                    stored = self._is_stored(self._db.store.resolve(recommendation.pattern_id))
+                    named = [name if stored else "FILE"]
+                    where = (platform.name, recommendation.op)
+                    command = commands.measure(self._place, named, *where, 30)
                 yield Gap(
                     kind="question",
                     what=f"{name}: {recommendation.op} on {shown(recommendation.platform)}",
                     why=f"was queried; {reason}",
-                    command=self._query_command(recommendation, name),
+                    command=command,
                 )
-
-    def _query_command(self, recommendation: Recommendation, name: str) -> str:
-        """Command that measures a queried workload, by its file if the structure is not stored."""
-        platform = self._db.store.sound_platform(recommendation.platform)
-        if platform is None or not platform.runner:
-            return ""
-        has_structure = self._is_stored(self._db.store.resolve(recommendation.pattern_id))
-        named = [name if has_structure else "FILE"]
-        return commands.measure(self._place, named, platform.name, recommendation.op, 30)
 
     def _is_stored(self, pattern_id: str) -> bool:
         store = self._db.store
@@ -133,7 +131,11 @@ class _Finder:
         read = islice(complete, _MOST_READ)
         stored = [i for i in read if self._is_stored(i)]
         for s in self._scopes:
-            ran = self._configs_of(s, stored)
+            ran: Counter[str] = Counter()
+            for at in s.instances:
+                for i in self._members[at, s.op].intersection(stored):
+                    runs = self._db.store.runs(at, Op.parse(s.op), i)
+                    ran[i] += len({run.config for run in runs})
             few = sorted(
                 i
                 for i in stored
@@ -148,16 +150,6 @@ class _Finder:
                     f"{s.per_pattern:,.0f} configurations ran on them",
                     command=commands.measure(self._place, names, s.platform, s.op, 40),
                 )
-
-    def _configs_of(self, s: ScopeFacts, ids: Sequence[str]) -> Counter[str]:
-        counts: Counter[str] = Counter()
-        for platform in s.instances:
-            members = self._members[platform, s.op]
-            for i in ids:
-                if i in members:
-                    runs = self._db.store.runs(platform, Op.parse(s.op), i)
-                    counts[i] += len({run.config for run in runs})
-        return counts
 
     def quality(self) -> Iterator[Gap]:
         for s in self._scopes:

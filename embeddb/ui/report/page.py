@@ -46,8 +46,13 @@ def markup(safe: str) -> Markup:
     return Markup(safe)
 
 
-def bars(rows: Sequence[draw.Bar], *, title: str, key: str, unit: str = "×") -> Markup:
-    """A bar chart that is readable on a small screen; gains have a line at 1."""
+def bars(
+    rows: Sequence[draw.Bar], *, title: str, key: str, unit: str = "×", least: int = 1
+) -> Markup | None:
+    """A bar chart that is readable on a small screen; gains have a line at 1. None for fewer than
+    `least` rows."""
+    if len(rows) < least:
+        return None
     reference = 1.0 if unit == "×" else None
     drawn = draw.bars(rows, title=title, unit=unit, reference=reference, width=WIDTH, key=key)
     return markup(drawn)

@@ -25,7 +25,6 @@ from embeddb.index.large import read_sample
 from embeddb.index.run_matrix import Extent, MatrixRow, RunMatrix, join
 from embeddb.index.scopes import Scope, scope_partitions
 from embeddb.platforms.platform import default_of
-from embeddb.store.usual_state import usual_at
 from indexer.coverage import Coverage
 
 if TYPE_CHECKING:
@@ -156,6 +155,8 @@ def scope_facts(
     evidence = join(op, _rows(db, members, infos, tally, only), winners=winners_only)
     best = Best.of(evidence)
     patterns = [infos[r.pattern_id] for r in evidence.rows if r.pattern_id in infos]
+    seen = evidence.spread[evidence.spread > 0]
+    inside = np.asarray(tally.within, dtype=np.float64)
     return ScopeFacts(
         **coverage.head,
         winners_only=winners_only,
@@ -169,7 +170,14 @@ def scope_facts(
         first=tally.first if math.isfinite(tally.first) else None,
         last=tally.last if math.isfinite(tally.last) else None,
         without_default=int((~np.isfinite(evidence.default_s)).sum()),
-        noise=_noise(evidence, tally),
+        noise=Noise(
+            within=_quantile(inside, 0.5),
+            within_p90=_quantile(inside, 0.9),
+            between=_quantile(seen, 0.5),
+            between_p90=_quantile(seen, 0.9),
+            repeated=tally.repeated,
+            disagreeing=int((evidence.spread > _DISAGREE).sum()),
+        ),
         read=len(only or coverage.ids),
         **_chosen(best, patterns, op),
         **_quality(coverage),
@@ -200,7 +208,7 @@ def _rows(
         where = (partition.platform, partition.op)
         each = [store.runs(*where)] if only is None else (store.runs(*where, i) for i in only)
         runs = chain.from_iterable(each)
-        normal = usual_at(store, platform.id)
+        normal = store.usual_at(platform.id)
         for pattern_id, group in groupby(runs, key=attrgetter("pattern_id")):
             of_pattern = list(group)
             tally.see(of_pattern)
@@ -209,19 +217,6 @@ def _rows(
             info = infos.get(pattern_id) or WorkloadInfo(id=pattern_id)
             default = default_of(platform, partition.op, store.workload_or_info(info))
             yield MatrixRow(pattern_id, partition.platform, info.family), default, curve
-
-
-def _noise(e: RunMatrix, tally: _Tally) -> Noise:
-    seen = e.spread[e.spread > 0]
-    inside = np.asarray(tally.within, dtype=np.float64)
-    return Noise(
-        within=_quantile(inside, 0.5),
-        within_p90=_quantile(inside, 0.9),
-        between=_quantile(seen, 0.5),
-        between_p90=_quantile(seen, 0.9),
-        repeated=tally.repeated,
-        disagreeing=int((e.spread > _DISAGREE).sum()),
-    )
 
 
 def _quantile(values: NDArray[Any], q: float) -> float | None:

@@ -426,7 +426,11 @@ class Gate:
         form = await _form(request)
         if form is None:
             return self._asking(request, 400, "not a form with a token")
-        request.state.after = _inner(form.get("after", ""))
+        after = form.get("after", "")
+        # Only a path on this server.
+        inner = after.startswith("/") and not after.startswith(("//", "/\\"))
+        inner = inner and after.isprintable() and after.isascii() and len(after) < 2000
+        request.state.after = after if inner else "/"
         refused = self._tried(request, form.get("token", ""))
         if refused is not None:
             return refused
@@ -456,9 +460,3 @@ async def _form(request: Request) -> dict[str, str] | None:
     except (TimeoutError, ClientDisconnect, ValueError):
         return None
     return {name: values[0].strip() for name, values in fields.items()}
-
-
-def _inner(path: str) -> str:
-    """A path on this server; anything else becomes the first page."""
-    sound = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
-    return path if sound and path.isascii() and len(path) < 2000 else "/"

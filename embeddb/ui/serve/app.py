@@ -27,13 +27,14 @@ from starlette.routing import Route
 
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, MatrixError, NothingFound, StoreError, UsageError
+from embeddb.core.pattern import Pattern
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.ui.serve import facts, measured, reading
 from embeddb.ui.serve.access import HEADERS, Address, Gate, Guard, Token
 from embeddb.ui.serve.app_state import AppState, PageCache, answer, answer_twin, ask
-from embeddb.ui.serve.reading import Limits, Upload, read_apart
+from embeddb.ui.serve.reading import Limits, read_apart
 from embeddb.ui.serve.rendering import (
     File,
     answer_page,
@@ -344,7 +345,7 @@ def _too_large(most: int) -> HTTPException:
     return HTTPException(413, text)
 
 
-async def _read_upload(path: Path, name: str, most: int) -> Upload:
+async def _read_upload(path: Path, name: str, most: int) -> tuple[Pattern, bytes]:
     """Read an uploaded file. Raises: MatrixError with the uploaded name in place of the path;
     HTTPException 504 after the time limit."""
     stem = name[:-3] if name.lower().endswith(".gz") else name

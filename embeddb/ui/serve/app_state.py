@@ -7,7 +7,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,7 +24,7 @@ from embeddb.platforms.platform import Platform, builtin_platforms
 from embeddb.ranking.answers import in_order, recommendation
 from embeddb.ranking.recommendation import Candidate, Recommendation
 from embeddb.store import Store, Txn, memory_store
-from embeddb.store.lmdb_engine import DATA_FILE
+from embeddb.store.lmdb_files import DATA_FILE
 from embeddb.store.tables import decoded
 from embeddb.ui.serve.access import Address
 
@@ -81,14 +81,6 @@ class AnswerHead(msgspec.Struct, frozen=True):
     simulated: bool
 
 
-class _Row(msgspec.Struct):
-    """Stored row of an answer, in order of creation; `size` is that of the encoded answer."""
-
-    head: AnswerHead
-    info: WorkloadInfo
-    size: int
-
-
 def stored_head(answer_id: str, raw: bytes) -> AnswerHead:
     """The head of an encoded answer. Raises: StoreCorrupt for a malformed one."""
     return decoded(raw, AnswerHead, f"answer {answer_id}")
@@ -107,7 +99,7 @@ class ServerAnswers:
 
     def keep(self, answer: Recommendation, info: WorkloadInfo) -> None:
         raw = msgspec.json.encode(answer)
-        row = msgspec.json.encode(_Row(stored_head(answer.id, raw), info, len(raw)))
+        row = msgspec.json.encode((stored_head(answer.id, raw), info, len(raw)))
 
         def body(txn: Txn) -> None:
             number = int.from_bytes(txn.get("meta", b"answers") or b"", "big") + 1
@@ -116,12 +108,12 @@ class ServerAnswers:
             txn.put("recommendation", answer.id.encode(), raw)
             # The oldest are deleted until the others are within bounds; never the last.
             rows = list(_rows(txn))
-            size = sum(row.size for _, row in rows)
-            while len(rows) > 1 and (len(rows) > self._most or size > self._most_bytes):
-                key, old = rows.pop(0)
-                size -= old.size
+            total = sum(size for *_, size in rows)
+            while len(rows) > 1 and (len(rows) > self._most or total > self._most_bytes):
+                key, head, _, size = rows.pop(0)
+                total -= size
                 txn.delete("note", key)
-                txn.delete("recommendation", old.head.id.encode())
+                txn.delete("recommendation", head.id.encode())
 
         self._engine.write(body)
 
@@ -135,12 +127,12 @@ class ServerAnswers:
 
     def heads(self) -> list[AnswerHead]:
         with self._engine.read() as txn:
-            return [row.head for _, row in _rows(txn)]
+            return [head for _, head, _, _ in _rows(txn)]
 
     def pattern(self, pattern_id: str) -> WorkloadInfo | None:
         """The record of a queried pattern."""
         with self._engine.read() as txn:
-            infos = [row.info for _, row in _rows(txn) if row.info.id == pattern_id]
+            infos = [info for _, _, info, _ in _rows(txn) if info.id == pattern_id]
         return infos[-1] if infos else None
 
     # -- questions -------------------------------------------------------------------------
@@ -160,9 +152,10 @@ class ServerAnswers:
         self._engine.write(body)
 
 
-def _rows(txn: Txn) -> Iterator[tuple[bytes, _Row]]:
+def _rows(txn: Txn) -> Iterator[tuple[bytes, AnswerHead, WorkloadInfo, int]]:
+    """Key, head, pattern and encoded size of each answer, in order of creation."""
     for key, raw in txn.scan("note"):
-        yield key, msgspec.json.decode(raw, type=_Row)
+        yield key, *msgspec.json.decode(raw, type=tuple[AnswerHead, WorkloadInfo, int])
 
 
 def _key(question: str) -> bytes:
@@ -172,13 +165,6 @@ def _key(question: str) -> bytes:
 # -- state of a database ---------------------------------------------------------------------------
 
 _PLATFORM = re.compile(r"[a-z][a-z0-9-]{0,47}(@[A-Za-z0-9][A-Za-z0-9._+-]{0,63})?")
-
-
-class Catalog(NamedTuple):
-    """Every pattern without its thumbnail, and its searchable text."""
-
-    infos: dict[str, WorkloadInfo]
-    texts: list[tuple[str, str, str]]  # name, group, id; lower case
 
 
 class AppState:
@@ -264,21 +250,24 @@ class AppState:
             "members", lambda: {(p.platform, p.op): store.members(p) for p in store.partitions()}
         )
 
-    def catalog(self) -> Catalog:
-        def read() -> Catalog:
+    def catalog(self) -> dict[str, WorkloadInfo]:
+        """Every pattern without its thumbnail, by id, ordered by name."""
+
+        def read() -> dict[str, WorkloadInfo]:
             infos = [msgspec.structs.replace(i, thumbnail=b"") for i in self.db.store.patterns()]
-            infos.sort(key=lambda i: (i.name.lower(), i.id))
-            texts = [(i.name.lower(), i.group.lower(), i.id) for i in infos]
-            return Catalog({i.id: i for i in infos}, texts)
+            return {i.id: i for i in sorted(infos, key=lambda i: (i.name.lower(), i.id))}
 
         return self.cache.get("catalog", read)
 
+    def info(self, pattern_id: str) -> WorkloadInfo:
+        """The record of a pattern without its thumbnail, empty if there is none."""
+        return self.catalog().get(pattern_id, WorkloadInfo(id=pattern_id))
+
     def kinds(self) -> list[str]:
         """Kinds of the patterns (`embeddb.core.workload`)."""
-        infos = self.catalog().infos
-        present = self.cache.get("kinds", lambda: sorted({info.kind for info in infos.values()}))
-        self.kinds_seen = present
-        return present
+        infos = self.catalog().values()
+        self.kinds_seen = self.cache.get("kinds", lambda: sorted({info.kind for info in infos}))
+        return self.kinds_seen
 
     def heads(self) -> list[AnswerHead]:
         """Every answer, the latest first, without those about operations of a missing plug-in."""

@@ -22,7 +22,6 @@ from embeddb.core.timing import TimingSummary, summarise_runs
 from embeddb.index.scopes import Scope
 from embeddb.platforms.machines import described
 from embeddb.platforms.platform import Platform, default_of
-from embeddb.store.usual_state import usual_at
 from embeddb.ui.serve.app_state import AnswerHead, AppState
 from indexer.coverage import Coverage
 
@@ -37,7 +36,7 @@ def curve(
 
     def read() -> dict[Config, TimingSummary]:
         store = state.db.store
-        return summarise_runs(store.runs(platform, op, info.id), usual_at(store, platform))
+        return summarise_runs(store.runs(platform, op, info.id), store.usual_at(platform))
 
     return state.cache.get(("curve", info.id, platform, op), read)
 
@@ -132,7 +131,17 @@ def home(state: AppState, query: PageQuery) -> dict[str, Any]:
         "bytes": store.size_bytes(),
         "counts": store.counts(),
         "scopes": [scope_facts(state, scope) for scope in state.scopes()],
-        "platforms": [_head(store.platform(name)) for name in store.platforms()],
+        "platforms": [
+            {
+                "id": p.id,
+                "title": p.what,
+                "version": p.version,
+                "simulated": p.simulated,
+                "ops": p.ops,
+            }
+            for p in map(store.platform, store.platforms())
+            if p is not None
+        ],
         "answered": len(state.heads()),
         "answers": [answer_line(a) for a in state.heads()[:_MOST_ANSWERS]],
         "max_upload": state.max_upload,
@@ -140,8 +149,10 @@ def home(state: AppState, query: PageQuery) -> dict[str, Any]:
 
 
 #: Figures of an answer index that pages show.
-_FIGURES = ("configs", "measured", "noise", "featurizer")
-_HELD_OUT = ("of_optimum_held_out", "static_best_held_out")
+_FIGURES = (
+    *("configs", "measured", "noise", "featurizer"),
+    *("of_optimum_held_out", "static_best_held_out"),
+)
 
 
 def scope_facts(state: AppState, scope: Scope) -> dict[str, Any]:
@@ -150,7 +161,7 @@ def scope_facts(state: AppState, scope: Scope) -> dict[str, Any]:
     ids = {i for name in scope.instances for i in members.get((name, scope.op), ())}
     coverage = Coverage(state.db.index, scope, ids)
     figures = coverage.figures
-    return coverage.head | {key: figures[key] for key in (*_FIGURES, *_HELD_OUT) if key in figures}
+    return coverage.head | {key: figures[key] for key in _FIGURES if key in figures}
 
 
 def answer_line(a: AnswerHead) -> dict[str, Any]:
@@ -173,20 +184,20 @@ def search(state: AppState, query: PageQuery) -> dict[str, Any]:
     """Items with the text in name, group or id; patterns ranked by match."""
     text = query.get("q", "")[:200].strip()
     low = text.lower()
-    catalog = state.catalog()
-    hits = [(_rank(low, *row), row[0], row[2]) for row in catalog.texts]
-    ids = [i for rank, _, i in sorted(h for h in hits if h[0] < _NO_HIT)]
-    similar: list[str] = []
-    if low and not ids:
-        names = [name for name, _, _ in catalog.texts[:_MOST_SIMILAR]]
+    infos = list(state.catalog().values())  # ordered by name, which sorting by rank keeps
+    hits = [(rank, i) for i in infos if (rank := _rank(low, i)) < _NO_HIT]
+    hits.sort(key=lambda hit: hit[0])
+    similar: list[WorkloadInfo] = []
+    if low and not hits:
+        names = [i.name.lower() for i in infos[:_MOST_SIMILAR]]
         close = set(difflib.get_close_matches(low, names, 8, 0.65))
-        similar = [i for name, _, i in catalog.texts if name in close][:8]
+        similar = [i for i in infos if i.name.lower() in close][:8]
     answers = [a for a in state.heads() if a.id == low]
     return {
         "q": text,
-        "found": len(ids),
-        "patterns": [pattern_line(catalog.infos[i]) for i in ids[:_MOST_FOUND]],
-        "similar": [pattern_line(catalog.infos[i]) for i in similar],
+        "found": len(hits),
+        "patterns": [pattern_line(i) for _, i in hits[:_MOST_FOUND]],
+        "similar": [pattern_line(i) for i in similar],
         "platforms": [p for p in state.db.store.platforms() if low and low in p.lower()],
         "answers": [answer_line(a) for a in answers],
     }
@@ -195,16 +206,17 @@ def search(state: AppState, query: PageQuery) -> dict[str, Any]:
 _NO_HIT = 9
 
 
-def _rank(low: str, name: str, group: str, pattern_id: str) -> int:
-    if name == low or pattern_id == low:
+def _rank(low: str, info: WorkloadInfo) -> int:
+    name = info.name.lower()
+    if low in (name, info.id):
         return 0
     if name.startswith(low):
         return 1
     if low in name:
         return 2
-    if low in group:
+    if low in info.group.lower():
         return 3
-    return 4 if len(low) >= 4 and pattern_id.startswith(low) else _NO_HIT
+    return 4 if len(low) >= 4 and info.id.startswith(low) else _NO_HIT
 
 
 def pattern(state: AppState, query: PageQuery) -> dict[str, Any]:
@@ -239,21 +251,13 @@ def _neighbours(state: AppState, info: WorkloadInfo) -> list[dict[str, Any]]:
             continue
         vector = partition.vectors[partition.ids.index(info.id)]
         ids, distances = partition.nearest(vector, exclude=[info.id])
-        infos = state.catalog().infos
         rows = [
-            {**pattern_line(infos.get(i, WorkloadInfo(id=i))), "distance": float(d)}
+            {**pattern_line(state.info(i)), "distance": float(d)}
             for i, d in zip(ids, distances, strict=True)
         ]
         where = {"op": str(scope.op), "platform": scope.name}
         by_scope.append({**where, "featurizer": partition.featurizer, "patterns": rows})
     return by_scope
-
-
-def _head(stored: Platform | None) -> dict[str, Any]:
-    assert stored is not None  # its name came from the same table
-    names = ("version", "simulated", "ops")
-    head = {"id": stored.id, "title": stored.what}
-    return {**head, **{name: getattr(stored, name) for name in names}}
 
 
 #: Fields of a platform that its page shows as they are.
@@ -355,10 +359,10 @@ def scope_for(state: AppState, platform_text: str, op_text: str) -> Scope:
         if not any(platform_text in (s.name, *s.instances) for s in scopes):
             platform_text = state.platform(platform_text).id  # a bare name, as `/ask` reads it
         scopes = [s for s in scopes if platform_text in (s.name, *s.instances)]
-    if not scopes:
+    chosen = state.largest(scopes)
+    if chosen is None:
         raise NothingFound(
             f"no runs of {op_text[:40] or 'anything'} on {platform_text[:80] or 'any platform'}",
             hint="the first page lists what there is",
         )
-    members = state.members()
-    return max(scopes, key=lambda s: sum(len(members.get((i, s.op), ())) for i in s.instances))
+    return chosen

@@ -89,7 +89,7 @@ def _matrix_rows(state: AppState, scope: Scope) -> list[dict[str, Any]]:
     partition = state.db.index.partition(scope.op, scope.platform)
     if partition is None:
         return []
-    evidence, infos, rows = partition.evidence, state.catalog().infos, []
+    evidence, rows = partition.evidence, []
     for at, (pattern_id, name, _, other) in enumerate(evidence.rows):
         if other:
             continue
@@ -99,7 +99,7 @@ def _matrix_rows(state: AppState, scope: Scope) -> list[dict[str, Any]]:
         best = float(ok.min()) if ok.size else math.nan
         rows.append(
             {
-                **facts.pattern_line(infos.get(pattern_id, WorkloadInfo(id=pattern_id))),
+                **facts.pattern_line(state.info(pattern_id)),
                 "platform": name,
                 "configs": int(seconds.size),
                 "failed": int(seconds.size - ok.size),
@@ -150,9 +150,8 @@ def _shared(state: AppState) -> list[dict[str, Any]]:
     counts: Counter[tuple[str, Op]] = Counter()
     for (_, op), ids in state.members().items():
         counts.update((i, op) for i in ids)
-    infos = state.catalog().infos
     return [
-        {**facts.pattern_line(infos.get(i, WorkloadInfo(id=i))), "op": str(op), "platforms": n}
+        {**facts.pattern_line(state.info(i)), "op": str(op), "platforms": n}
         for (i, op), n in counts.most_common(20)
         if n > 1
     ]
@@ -242,12 +241,8 @@ class Campaigns:
         for (platform, op, pattern_id), tally in rows:
             by_place.setdefault((platform, str(op)), Counter()).update(tally.statuses)
             ids[pattern_id] = ids.get(pattern_id, 0) + sum(tally.statuses.values())
-        infos = state.catalog().infos
         shown = sorted(
-            (
-                {**facts.pattern_line(infos.get(i, WorkloadInfo(id=i))), "runs": n}
-                for i, n in ids.items()
-            ),
+            ({**facts.pattern_line(state.info(i)), "runs": n} for i, n in ids.items()),
             key=lambda r: (r["name"].lower(), r["id"]),
         )
         page, last, rows_of_page = facts.page_of(query, shown)
@@ -320,7 +315,13 @@ def map_points(state: AppState, query: facts.PageQuery) -> dict[str, Any]:
     """
     scope = facts.scope_for(state, query.get("platform", ""), query.get("op", ""))
     projection = _projection(state, scope)
-    colors = _colors(projection)
+    values: dict[str, set[str]] = {}
+    for winner in set(projection.winners):
+        for name, value in _config(winner).items():
+            values.setdefault(name, set()).add(value_text(value))
+    # Parameters that differ between winners, platform and group.
+    parts = [_PART + name for name, seen in sorted(values.items()) if len(seen) > 1]
+    colors = ["winner", *parts, "platform", "group"]
     color = query.get("color") or ("winner" if any(projection.winners) else "group")
     if color not in colors:
         raise UsageError(f"no colour by {color[:40]!r}", hint=f"by: {', '.join(colors)}")
@@ -368,16 +369,6 @@ def map_page(state: AppState, query: facts.PageQuery) -> dict[str, Any]:
     scopes = [{"platform": s.name, "op": str(s.op)} for s in state.scopes()]
     counts = {"total": len(ids), "page": page, "pages": last}
     return {**document, **counts, "rows": rows, "scopes": scopes}
-
-
-def _colors(projection: Projection) -> list[str]:
-    """Possible colours: parameters that differ between winners, platform and group."""
-    values: dict[str, set[str]] = {}
-    for winner in set(projection.winners):
-        for name, value in _config(winner).items():
-            values.setdefault(name, set()).add(value_text(value))
-    parts = [_PART + name for name, seen in sorted(values.items()) if len(seen) > 1]
-    return ["winner", *parts, "platform", "group"]
 
 
 def _config(text: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -32,13 +31,6 @@ _OWN_BYTES = 1 << 30
 _FREE_ROWS = 1 << 20
 
 
-class Upload(NamedTuple):
-    """An uploaded matrix, and its thumbnail."""
-
-    pattern: Pattern
-    thumbnail: bytes
-
-
 class Limits(msgspec.Struct, frozen=True):
     """Limits of one file: entries, rows and columns of its matrix; unpacked bytes, and bytes of
     memory."""
@@ -58,15 +50,10 @@ class Limits(msgspec.Struct, frozen=True):
         return cls(most // 2, rows, most // 2, 16 * most, _OWN_BYTES + 32 * most)
 
 
-class _Failed(msgspec.Struct):
-    reason: str
-    line: int | None
-    hint: str
-
-
-async def read_apart(path: Path, name: str, limits: Limits) -> Upload:
-    """Read the matrix of a file, named `name`; its features are computed within the limits, too.
-    Writes beside the file. In every case, the process has ended afterwards.
+async def read_apart(path: Path, name: str, limits: Limits) -> tuple[Pattern, bytes]:
+    """Read the matrix of a file, named `name`; its features are computed within the limits, too;
+    return it and its thumbnail. Writes beside the file. In every case, the process has ended
+    afterwards.
 
     Raises: MatrixError without a place, also if it takes too much memory; TimeoutError after
     `READ_S`.
@@ -83,10 +70,10 @@ async def read_apart(path: Path, name: str, limits: Limits) -> Upload:
     if ended < 0:  # by a signal: the kernel's, if memory ran out
         raise MatrixError("reading it exceeds the memory limit of one file")
     try:
-        failed = msgspec.json.decode(output, type=_Failed)
+        reason, line, hint = msgspec.json.decode(output, type=tuple[str, int | None, str])
     except msgspec.MsgspecError:  # it ended before it reported
         raise MatrixError("it could not be read") from None
-    raise MatrixError(failed.reason, line=failed.line, hint=failed.hint)
+    raise MatrixError(reason, line=line, hint=hint)
 
 
 async def _ended(command: list[str], environment: dict[str, str]) -> tuple[int, bytes]:
@@ -105,13 +92,13 @@ async def _ended(command: list[str], environment: dict[str, str]) -> tuple[int, 
                 process.kill()
 
 
-def _loaded(out: Path, name: str) -> Upload:
+def _loaded(out: Path, name: str) -> tuple[Pattern, bytes]:
     with np.load(out, allow_pickle=False) as arrays:
         m, n = (int(x) for x in arrays["shape"])
         pattern = Pattern.from_csr(
             (m, n), arrays["indptr"], arrays["indices"], name=name, group=name
         )
-        return Upload(pattern, arrays["thumbnail"].tobytes())
+        return pattern, arrays["thumbnail"].tobytes()
 
 
 def _main(arguments: str) -> int:
@@ -121,7 +108,7 @@ def _main(arguments: str) -> int:
         with refusing(MatrixError):
             _read(path, out, limits)
     except MatrixError as e:
-        sys.stdout.buffer.write(msgspec.json.encode(_Failed(e.reason, e.line, e.hint)))
+        sys.stdout.buffer.write(msgspec.json.encode((e.reason, e.line, e.hint)))
         return 1
     return 0
 

@@ -212,13 +212,6 @@ class Orders(NamedTuple):
         )
 
 
-class Started(NamedTuple):
-    """First report of a worker: it answers, or an `error` with a hint."""
-
-    error: str = ""
-    hint: str = ""
-
-
 def _work(orders: Orders, place: socket.socket, report: Connection) -> None:
     """Main function of a worker process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -228,10 +221,10 @@ def _work(orders: Orders, place: socket.socket, report: Connection) -> None:
             scratch = open_store(orders.scratch)
             stack.callback(scratch.close)
             behind_proxy = bool(orders.address.public)
-            started = partial(report.send, Started())
+            started = partial(report.send, ("", ""))
             serve(orders.app(db, scratch), place, behind_proxy=behind_proxy, started=started)
     except EmbeddbError as e:
-        report.send(Started(str(e), e.hint))
+        report.send((str(e), e.hint))
         raise SystemExit(1) from None
 
 
@@ -252,15 +245,16 @@ class _Worker:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         report.close()
         self.born = time.monotonic()
-        self._started: Started | None = None
+        self._started: tuple[str, str] | None = None
 
-    def started(self, within_s: float) -> Started | None:
-        """The worker's report; None if there is none yet."""
+    def started(self, within_s: float) -> tuple[str, str] | None:
+        """The error and hint of a worker, both empty if it answers; None if it reported nothing
+        yet."""
         if self._started is None and self._report.poll(within_s):
             try:
                 self._started = self._report.recv()
             except EOFError:
-                self._started = Started(f"worker {self.process.pid} ended before it answered")
+                self._started = f"worker {self.process.pid} ended before it answered", ""
         return self._started
 
     def wait(self, deadline: float) -> None:
@@ -274,7 +268,7 @@ class _Worker:
         """Exit status and reason of a worker that ended."""
         code, started = self.process.exitcode or 0, self.started(0)
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        why = f": {started.error}" if started is not None and started.error else ""
+        why = f": {started[0]}" if started is not None and started[0] else ""
         return f"worker {self.process.pid} ended ({how}){why}"
 
 
@@ -297,7 +291,13 @@ class Supervisor:
             workers = [self._start(at) for at in range(len(self._workers))]
             deadline = time.monotonic() + _START_S
             for worker in workers:
-                self._await(worker, deadline)
+                while (started := worker.started(0.02)) is None:
+                    if self._ended.is_set():
+                        raise KeyboardInterrupt
+                    if time.monotonic() > deadline:
+                        raise StoreError(f"a worker did not answer within {_START_S:g} s")
+                if started[0]:
+                    raise StoreError(started[0], hint=started[1])
         except BaseException:
             self.__exit__()
             raise
@@ -316,31 +316,19 @@ class Supervisor:
         self._workers[at] = worker = _Worker(self._orders, self._place)
         return worker
 
-    def _await(self, worker: _Worker, deadline: float) -> None:
-        while (started := worker.started(0.02)) is None:
-            if self._ended.is_set():
-                raise KeyboardInterrupt
-            if time.monotonic() > deadline:
-                raise StoreError(f"a worker did not answer within {_START_S:g} s")
-        if started.error:
-            raise StoreError(started.error, hint=started.hint)
-
     def run(self) -> None:
         while not self._ended.wait(_LOOK_S):
-            for at in range(len(self._workers)):
-                self._look_after(at)
-
-    def _look_after(self, at: int) -> None:
-        worker, now = self._workers[at], time.monotonic()
-        if worker is None:
-            if now >= self._due[at]:
-                self._start(at)
-        elif not worker.process.is_alive():
-            lived = now - worker.born > _LIVED_S
-            pause = _FIRST_PAUSE_S if lived else self._pauses[at]
-            self._pauses[at] = min(2 * pause, _MOST_PAUSE_S)
-            self._workers[at], self._due[at] = None, now + pause
-            self._note(f"{worker.epitaph()}; restarting in {pause:g} s")
+            for at, worker in enumerate(self._workers):
+                now = time.monotonic()
+                if worker is None:
+                    if now >= self._due[at]:
+                        self._start(at)
+                elif not worker.process.is_alive():
+                    lived = now - worker.born > _LIVED_S
+                    pause = _FIRST_PAUSE_S if lived else self._pauses[at]
+                    self._pauses[at] = min(2 * pause, _MOST_PAUSE_S)
+                    self._workers[at], self._due[at] = None, now + pause
+                    self._note(f"{worker.epitaph()}; restarting in {pause:g} s")
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -43,18 +44,6 @@ Scorer = Callable[[int, Sequence[Config]], Floats]
 Judge = Callable[[Sequence[Sample]], Scorer]
 #: A matrix of a round, and the accuracy of its samples' predictions, 0..1.
 Rewarded = list[tuple[int, float]]
-#: Rewards of the last of all rounds, which is measured and not yet learned from.
-Rewards = Callable[[Sequence[Sequence[Sample]]], Rewarded]
-
-
-def by_halves(judge: Judge) -> Rewards:
-    """Rewards of the last round by `round_rewards`."""
-
-    def rewards(rounds: Sequence[Sequence[Sample]]) -> Rewarded:
-        *before, last = rounds
-        return round_rewards([sample for samples in before for sample in samples], last, judge)
-
-    return rewards
 
 
 def rewarded(scorer: Scorer, samples: Sequence[Sample]) -> Rewarded:
@@ -146,7 +135,6 @@ LEAST = 2
 Outcome = float | Literal["failed"] | None
 #: Further samples of matrices: how many, or which configurations.
 Allocation = Sequence[tuple[int, int | Sequence[Config]]]
-_BY_HALVES = by_halves(additive)
 
 
 class Point(NamedTuple):
@@ -219,8 +207,8 @@ class SamplingPolicy(Protocol):
 
 @dataclass(slots=True)
 class Sampler:
-    """Proposes points within a budget that `policy` allocates; `reward` evaluates the predictions
-    of a round's samples.
+    """Proposes points within a budget that `policy` allocates; `judge` predicts the samples of a
+    round (`round_rewards`).
 
     Outcomes are reported for proposed points, each once. A sampler of the same rounds proposes
     points without an outcome again.
@@ -234,7 +222,7 @@ class Sampler:
     budget: int
     seed: int
     rounds: list[Round] = field(default_factory=list)
-    reward: Rewards = _BY_HALVES
+    judge: Judge = additive
     _queue: list[Point] = field(init=False)
     _pending: dict[Point, tuple[Share, int]] = field(init=False)
     _exhausted: set[int] = field(init=False, default_factory=set)
@@ -290,12 +278,10 @@ class Sampler:
             share, at = self._pending.pop(point)
             share.outcomes[at] = float(seconds) if math.isfinite(seconds) else "failed"
         if outcomes and not self._pending and self.policy.judged:
-            self._reward()
-
-    def _reward(self) -> None:
-        """Set the rewards of the complete round."""
-        samples = [[one for share in r.shares for one in share_samples(share)] for r in self.rounds]
-        self.rounds[-1].rewards = self.reward(samples)
+            *before, last = [
+                [one for share in r.shares for one in share_samples(share)] for r in self.rounds
+            ]
+            self.rounds[-1].rewards = round_rewards(list(chain(*before)), last, self.judge)
 
     def _next_round(self) -> None:
         ledger = self._ledger()

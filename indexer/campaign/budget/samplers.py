@@ -92,7 +92,8 @@ class Exploration:
             cold = np.array([at not in used for at in open_])
             p = self.probabilities(scores[open_], cold)
             drawn.append(open_[int(rng.choice(len(open_), p=p))])
-        return [(at, self._amount(ledger, at)) for at in drawn]
+        room = {at: self._most_of_one(ledger) - int(ledger.counts[at]) for at in drawn}
+        return [(at, min(self.step, room[at]) if room[at] > 0 else self.step) for at in drawn]
 
     def scores(self, rounds: Sequence[Round], count: int) -> NDArray[np.float64]:
         """s_M of Eq. 4, float64[r]: 0.5 at first; in each round a matrix that was not drawn has the
@@ -112,10 +113,6 @@ class Exploration:
         weight = np.exp(self.alpha * (1 - s) + (1 - self.alpha) * s + self.bonus * cold)
         p: NDArray[np.float64] = weight / weight.sum()
         return p
-
-    def _amount(self, ledger: BudgetState, at: int) -> int:
-        room = self._most_of_one(ledger) - int(ledger.counts[at])
-        return min(self.step, room) if room > 0 else self.step
 
     def _most_of_one(self, ledger: BudgetState) -> int:
         return max(self.step, math.ceil(self.cap * ledger.budget / self.most))
@@ -150,32 +147,18 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Clusters:
-    """k clusters of n vectors, the largest first.
+class Cluster:
+    """Positions int64[size] of the members, nearest to the centre first: five of each cluster are
+    the paper's arms. Ties by position. `spread` is the root of their mean squared standardised
+    distance to the centre."""
 
-    Shapes: `labels` int64[n] cluster of each vector; `centres` float64[k,d] in the units of the
-    vectors; `representatives` int64[k] position of the member nearest to the centre; `distances`
-    float64[n] to the own centre, standardised.
-    """
-
-    labels: NDArray[np.int64]
-    centres: Floats
-    representatives: NDArray[np.int64]
-    distances: Floats
-
-    def members(self, at: int) -> NDArray[np.int64]:
-        """Positions int64[size] of a cluster's members, nearest to the centre first: five of each
-        cluster are the paper's arms. Ties by position."""
-        mine = np.flatnonzero(self.labels == at)
-        return mine[np.argsort(self.distances[mine], kind="stable")]
-
-    def spread(self, at: int) -> float:
-        """Root of the mean squared standardised distance of a cluster's members to its centre."""
-        return float(np.sqrt(np.mean(self.distances[self.labels == at] ** 2)))
+    members: NDArray[np.int64]
+    spread: float
 
 
-def cluster(vectors: NDArray[np.float32], k: int, seed: int) -> Clusters:
-    """k-means over float32[n,d], every feature standardised first. Deterministic by seed.
+def cluster(vectors: NDArray[np.float32], k: int, seed: int) -> list[Cluster]:
+    """k-means over float32[n,d], every feature standardised first; the largest cluster first.
+    Deterministic by seed.
 
     Plain Lloyd in float64: libraries sample large inputs, split empty clusters randomly, or sum in
     the order in which threads finish.
@@ -190,23 +173,17 @@ def cluster(vectors: NDArray[np.float32], k: int, seed: int) -> Clusters:
             f"{k} clusters of {len(vectors)} patterns with {different} different vectors",
             hint=f"ask for 1 to {different}" if different else "nothing is embedded: run `embed`",
         )
-    metric = plain_metric(vectors)
-    x = metric.standardised(vectors)
+    x = plain_metric(vectors).standardised(vectors)
     rng = np.random.default_rng(seed)
     tried = [_lloyd(x, _start(x, k, rng)) for _ in range(_STARTS)]
     labels, centres = min(tried, key=lambda start: float(_to_own(x, *start).sum()))
     distances = np.sqrt(_to_own(x, labels, centres))
-    nearest = np.lexsort((distances, labels))
-    sizes = np.bincount(labels, minlength=k)
-    representatives = nearest[np.cumsum(sizes) - sizes]
-    order = np.lexsort((representatives, -sizes))
-    rank = np.argsort(order)
-    return Clusters(
-        rank[labels],
-        centres[order] * metric.scale + metric.center,
-        representatives[order],
-        distances,
-    )
+    clusters = []
+    for label in range(k):
+        mine = np.flatnonzero(labels == label)
+        nearest = mine[np.argsort(distances[mine], kind="stable")]
+        clusters.append(Cluster(nearest, float(np.sqrt(np.mean(distances[mine] ** 2)))))
+    return sorted(clusters, key=lambda one: (-len(one.members), one.members[0]))
 
 
 def _start(x: Floats, k: int, rng: np.random.Generator) -> Floats:
@@ -307,5 +284,4 @@ def clusters_of(vectors: NDArray[np.float32], count: int, seed: int) -> list[lis
     different = len(np.unique(vectors, axis=0)) if len(vectors) else 0
     if not count or not different:
         return []
-    clusters = cluster(vectors, min(count, different), seed)
-    return [clusters.members(at).tolist() for at in range(len(clusters.centres))]
+    return [one.members.tolist() for one in cluster(vectors, min(count, different), seed)]

@@ -19,7 +19,6 @@ from embeddb.core.errors import InputError, MissingDependency, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.index.lookup import Lookup
-from embeddb.platforms.platform import parse_platform
 from indexer.campaign.budget.growing_plan import buy_more
 from indexer.campaign.exclusive import alone_with
 from indexer.campaign.folder import Campaign, CampaignProgress, Task
@@ -70,10 +69,10 @@ def collect(
     # In the order of matrices, so that each file is read once.
     ready.sort(key=lambda task: task.matrix)
     pattern_of = lru_cache(1)(lambda at: planned_pattern(campaign.plan.matrices[at], read))
-    planned, runs = parse_platform(campaign.plan.platform), 0
+    runs = 0
     for number, task in enumerate(ready):
         progress("collect tasks", number, len(ready))
-        runs += campaign.store(db, task, pattern_of(task.matrix), planned)
+        runs += campaign.store(db, task, pattern_of(task.matrix), campaign.platform)
     return Collected(len(ready), runs)
 
 
@@ -224,7 +223,7 @@ class NodesJob:
             campaign=self.campaign.id,
             number=number,
             chunks=chunks,
-            exclusive=not parse_platform(self.campaign.plan.platform).simulated,
+            exclusive=not self.campaign.platform.simulated,
             effort=self.effort,
         )
 

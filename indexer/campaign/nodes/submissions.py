@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -23,14 +23,13 @@ from embeddb.core.files.safe_read import reason_of
 from embeddb.core.files.safe_write import OwnFolder, write_new
 from embeddb.kernels.machine_failures import ProgramKilled
 from indexer.campaign.folder import Campaign, Task
-from indexer.campaign.results import Line, Moment
+from indexer.campaign.results import Line, Moment, read_json
 from indexer.executors.base import ChunkState, Executor, ExecutorOptions
 
 #: Least estimated seconds of a chunk, and the default of the most chunks of one submission:
 #: SLURM's usual MaxArraySize.
 CHUNK_S, MOST_CHUNKS = 60.0, 1000
 _MOST_BYTES = 256 << 20
-_T = TypeVar("_T")
 #: First estimate of a point: seconds to start and compile, and operations per second.
 _POINT_S, _PACE = 0.2, 1e9
 
@@ -85,11 +84,12 @@ class Submissions:
 
     def read(self, number: int) -> Submitted:
         """A submission. Raises: InputError if it is missing, or of another version."""
-        submitted = self._read(f"{number:04d}.json", Submitted)
+        name, why = f"{number:04d}.json", "not a submission"
+        submitted = read_json(self._folder, name, Submitted, why, most=_MOST_BYTES)
         if submitted.version != 1:
             raise InputError(
                 f"a submission of version {submitted.version}, this program reads version 1",
-                where=str(self._folder.path / f"{number:04d}.json"),
+                where=str(self._folder.path / name),
             )
         return submitted
 
@@ -100,7 +100,9 @@ class Submissions:
     def job(self, number: int) -> SubmittedJob:
         """The job of a submission. Raises: InputError for an invalid file."""
         name = f"{number:04d}.job.json"
-        return self._read(name, SubmittedJob) if name in self._folder.files() else SubmittedJob()
+        if name not in self._folder.files():
+            return SubmittedJob()
+        return read_json(self._folder, name, SubmittedJob, "not a submission")
 
     def open(self) -> list[int]:
         """Numbers of submissions with a job whose end is not recorded."""
@@ -114,13 +116,6 @@ class Submissions:
             if lines := [line.strip() for line in printed if line.strip()]:
                 return lines[-1][:300]
         return ""
-
-    def _read(self, name: str, kind: type[_T]) -> _T:
-        try:
-            return msgspec.json.decode(self._folder.read(name, _MOST_BYTES), type=kind)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as e:
-            where = str(self._folder.path / name)
-            raise InputError(f"not a submission: {reason_of(e)}", where=where) from None
 
 
 def in_chunks(
@@ -168,7 +163,7 @@ def _scale(campaign: Campaign, repeats: int) -> float:
         seconds = campaign.outcome(task).spent_s
         if seconds > 0:
             spent += seconds
-            guessed += _guess(campaign, task, campaign.written(task), repeats)
+            guessed += _guess(campaign, task, campaign.outcome(task).lines, repeats)
     return spent / guessed if guessed else 1.0
 
 

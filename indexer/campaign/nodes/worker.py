@@ -29,7 +29,7 @@ from embeddb.platforms.platform import (
     platform_here,
     runner_for,
 )
-from indexer.campaign.folder import GIVEN_UP, Campaign, Task
+from indexer.campaign.folder import Campaign, Task, crash_of
 from indexer.campaign.nodes.submissions import Attempt, Attempts, Begun, Place, Submissions
 from indexer.campaign.plan import Matrix, from_file, planned_pattern
 from indexer.campaign.results import Line, Moment, Origin
@@ -162,9 +162,7 @@ class _TaskWork:
                 continue
             hosts = ", ".join(sorted({a.place.host for a in dead if a.open == config}))
             error = f"ended the process or node that ran it, {tries[config]} times, on {hosts}"
-            source = "simulator" if self._here.simulated else "hardware"
-            context: dict[str, float | str] = {GIVEN_UP: float(tries[config])}
-            crash = Measurement("crash", (), source, when=time.time(), error=error, context=context)
+            crash = crash_of(self._here, error, tries=tries[config])
             attempt.point(Line(config, self._located(crash)))
 
     def _measure(self, attempt: Attempt, todo: Sequence[int]) -> None:
@@ -172,7 +170,7 @@ class _TaskWork:
             return
         worker, task = self._worker, self._task
         pattern = planned_pattern(self._campaign.plan.matrices[task.matrix], worker.read)
-        configs = [self._campaign.config(task.op, at) for at in todo]
+        configs = [self._campaign.configs[task.op][at] for at in todo]
         if hasattr(worker.runner, "prepare"):
             worker.runner.prepare(Op.parse(task.op), configs)
         self._note_state(attempt)

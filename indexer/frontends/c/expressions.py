@@ -10,7 +10,7 @@ from typing import Any
 from pycparser import c_ast
 
 from embeddb.core.errors import NestError
-from embeddb.nests.parts import Access, Const, Expr, Index, Read
+from embeddb.nests.parts import Access, Index, Read
 from indexer.frontends.c.text import undefined
 from indexer.frontends.c.types import NATURAL, Operators, Typed, declared, literal, plain
 from indexer.frontends.scalars import all_true, any_true, function, negated
@@ -19,7 +19,6 @@ from indexer.frontends.tree import (
     StoredArray,
     expression_of,
     index_pair,
-    scaled,
     whole,
 )
 
@@ -39,37 +38,24 @@ def index_of(node: Any, scope: Scope) -> Index:
             if isinstance(number, int):
                 return whole(number)
         case c_ast.ID():
-            return _index_of_name(node.name, scope)
+            return scope.index(node.name)
         case c_ast.ArrayRef():
-            access = access_of(node, scope)
+            access, _ = element(node, scope)
             dtype = scope.arrays[access.array].dtype
             if dtype not in ("i32", "i64"):
                 raise NestError(f"a subscript or bound needs whole numbers, not {dtype}")
             return Index(of=access)
         case c_ast.Cast() if declared(node.to_type.type, scope) in ("i32", "i64", "u64"):
             return index_of(node.expr, scope)
-        case c_ast.UnaryOp(op="-"):
-            return scaled(index_of(node.expr, scope), -1)
-        case c_ast.UnaryOp(op="+"):
-            return index_of(node.expr, scope)
+        case c_ast.UnaryOp(op="-" | "+" as op):
+            return index_of(node.expr, scope) * (-1 if op == "-" else 1)
         case c_ast.BinaryOp(op="+" | "-" | "*" | "/"):
             return index_pair(node.op, *(index_of(n, scope) for n in (node.left, node.right)))
     raise NestError("a subscript or bound is not affine: use sums and multiples of loops")
 
 
-def _index_of_name(name: str, scope: Scope) -> Index:
-    meaning = scope.of(name)
-    if isinstance(meaning, Index):
-        return meaning
-    if isinstance(meaning, Const) and isinstance(meaning.value, int):
-        return whole(meaning.value)
-    if isinstance(meaning, StoredArray) and not scope.arrays[meaning.array].shape:
-        raise NestError(f"{name} is computed: a subscript or bound is not affine")
-    raise NestError(f"{name} is no whole number: a subscript or bound is not affine")
-
-
-def access_of(node: Any, scope: Scope) -> Access:
-    """`A[i][j]`, or a stored scalar. Raises: NestError."""
+def element(node: Any, scope: Scope) -> tuple[Access, Typed]:
+    """`A[i][j]`, or a stored scalar, and its value. Raises: NestError."""
     at: list[Index] = []
     while isinstance(node, c_ast.ArrayRef):
         at.append(index_of(node.subscript, scope))
@@ -82,7 +68,9 @@ def access_of(node: Any, scope: Scope) -> Access:
     dimensions = len(scope.arrays[array.array].shape)
     if len(at) != dimensions:
         raise NestError(f"{node.name}: {len(at)} subscripts for {dimensions} dimensions")
-    return Access(array.array, tuple(reversed(at)))
+    access = Access(array.array, tuple(reversed(at)))
+    c_type = scope.types.get(node.name) or scope.arrays[array.array].dtype
+    return access, Typed(Read(access), c_type)
 
 
 def number_of(node: Any) -> int | float:
@@ -96,13 +84,8 @@ def number_of(node: Any) -> int | float:
     return int(number[1], 0)
 
 
-def value_of(node: Any, scope: Scope) -> Expr:
-    """The value of an expression. Raises: NestError for an unsupported one."""
-    return typed(node, scope).value
-
-
 def typed(node: Any, scope: Scope) -> Typed:
-    """The value of an expression with its type in C. Raises: as `value_of`."""
+    """The value of an expression with its type in C. Raises: NestError for an unsupported one."""
     operators = Operators(scope.arrays, scope.loops)
     match node:
         case c_ast.Constant():
@@ -134,15 +117,6 @@ def typed(node: Any, scope: Scope) -> Typed:
             return _function(getattr(node.name, "name", "?"), args, scope)
     name = f"operator {node.op}" if hasattr(node, "op") else type(node).__name__
     raise NestError(f"{name} is not supported in a nest")
-
-
-def element(node: Any, scope: Scope) -> tuple[Access, Typed]:
-    """`A[i][j]`, or a stored scalar, and its value. Raises: NestError."""
-    access = access_of(node, scope)
-    while isinstance(node, c_ast.ArrayRef):
-        node = node.name
-    c_type = scope.types.get(node.name) or scope.arrays[access.array].dtype
-    return access, Typed(Read(access), c_type)
 
 
 def _named(name: str, scope: Scope) -> Typed:

@@ -21,7 +21,7 @@ with their sizes; pointers, which could overlap, are refused. Initial values of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ from embeddb.core.errors import NestError
 from embeddb.core.pattern import Pattern
 from indexer.frontends.c.statements import Declarations, Statements, holds_scop, on_line
 from indexer.frontends.c.text import SourceText, source_text, undefined, undefined_macro
+from indexer.frontends.c.types import declared
 from indexer.frontends.tree import Node, Program, Scope
 
 #: Types of headers, which are not read; on the first line, so that lines keep their numbers.
@@ -88,18 +89,29 @@ def read_c(
     """
     text = source_text(source, defines=defines, matrix=matrix)
     tree = _parsed(text.text)
-    functions = [n for n in tree.ext if isinstance(n, c_ast.FuncDef)]
-    names = Declarations(text, functions)
-    file = _File(names)
-    body = file.read(tree, scops=len(re.findall(r"^#pragma scop$", text.text, re.M)))
+    names = Declarations(text, [n for n in tree.ext if isinstance(n, c_ast.FuncDef)])
+    scope, scops, body = Scope(names.arrays), list[Scop](), list[Node]()
+    scope.names.update(names.defined)
+    for node in tree.ext:
+        with on_line(node):
+            if isinstance(node, c_ast.Typedef):
+                scope.types[node.name] = declared(node.type, scope)
+            elif isinstance(node, c_ast.Decl):
+                names.declare(node, scope)
+            elif isinstance(node, c_ast.FuncDef) and holds_scop(node):
+                for scop, nodes in _scops_of(node, Statements(names), scope.inner()):
+                    scops.append(scop)
+                    body += nodes
+    if len(scops) != len(re.findall(r"^#pragma scop$", text.text, re.M)):
+        raise NestError("#pragma scop must be in the body of a function, outside of loops")
+    if not scops:
+        raise NestError("has no #pragma scop around its loops")
     for array, (_, line) in text.fills.items():
         if array not in names.array_names:
             raise NestError(f"fill of {array}: there is no such array", line=line)
     for array in text.matrix_fills.keys() - set(names.array_names):
         raise NestError(f"there is no array {array} for the matrix")
-    arrays = tuple(names.arrays)
-    program = Program(name, arrays, tuple(names.array_names), body, frozenset(names.local))
-    return CFile(program, tuple(file.scops), text, names)
+    return CFile(names.program(name, body), tuple(scops), text, names)
 
 
 def _parsed(text: str) -> Any:
@@ -113,61 +125,32 @@ def _parsed(text: str) -> Any:
         raise NestError(f"cannot be parsed, {reason}", line=line) from error
 
 
-class _File:
-    """One walk over the declarations and functions of a file."""
+def _scops_of(
+    function: Any, statements: Statements, scope: Scope
+) -> Iterator[tuple[Scop, list[Node]]]:
+    """The scops of a function, and the nodes of each."""
+    parameters = function.decl.type.args
+    for one in parameters.params if parameters else []:
+        if isinstance(one, c_ast.Decl):
+            statements.names.declare(one, scope)
 
-    def __init__(self, names: Declarations) -> None:
-        self._names = names
-        self._statements = Statements(names)
-        self.scops: list[Scop] = []
-        self._function_line = 0
-
-    def read(self, tree: Any, *, scops: int) -> tuple[Node, ...]:
-        """The nodes of all scops, whose number is `scops`."""
-        scope, body = Scope(self._names.arrays), list[Node]()
-        scope.names.update(self._names.defined)
-        for node in tree.ext:
-            with on_line(node):
-                if isinstance(node, c_ast.Typedef):
-                    self._names.typedef(node, scope)
-                elif isinstance(node, c_ast.Decl):
-                    self._names.declare(node, scope)
-                elif isinstance(node, c_ast.FuncDef):
-                    body += self._function(node, scope.inner())
-        if len(self.scops) != scops:
-            raise NestError("#pragma scop must be in the body of a function, outside of loops")
-        if not scops:
-            raise NestError("has no #pragma scop around its loops")
-        return tuple(body)
-
-    def _function(self, node: Any, scope: Scope) -> list[Node]:
-        if not holds_scop(node):
-            return []
-        self._function_line = node.coord.line
-        parameters = node.decl.type.args
-        for one in parameters.params if parameters else []:
-            if isinstance(one, c_ast.Decl):
-                self._names.declare(one, scope)
-        return self._scops_of(node.body.block_items or [], scope)
-
-    def _scops_of(self, items: Sequence[Any], scope: Scope) -> list[Node]:
-        nodes: list[Node] = []
+    def within(items: Sequence[Any], scope: Scope) -> Iterator[tuple[Scop, list[Node]]]:
         start = None
-        first = 0
         for at, node in enumerate(items):
             with on_line(node):
                 if isinstance(node, c_ast.Pragma) and node.string == "scop":
-                    start, first = at + 1, node.coord.line
+                    start = at
                 elif isinstance(node, c_ast.Pragma) and node.string == "endscop":
                     if start is None:
                         raise NestError("#pragma endscop without #pragma scop")
-                    self.scops.append(Scop(self._function_line, first, node.coord.line))
-                    nodes += self._statements.run(items[start:at], scope, 0, None)
+                    lines = (one.coord.line for one in (function, items[start], node))
+                    yield Scop(*lines), statements.run(items[start + 1 : at], scope, None)
                     start = None
                 elif start is None and isinstance(node, c_ast.Decl):
-                    self._names.declare(node, scope)
+                    statements.names.declare(node, scope)
                 elif start is None and isinstance(node, c_ast.Compound):
-                    nodes += self._scops_of(node.block_items or [], scope.inner())
+                    yield from within(node.block_items or [], scope.inner())
         if start is not None:
             raise NestError("#pragma scop without #pragma endscop", line=items[-1].coord.line)
-        return nodes
+
+    return within(function.body.block_items or [], scope)

@@ -12,27 +12,27 @@ from pycparser import c_ast, c_parser
 
 from embeddb.core.errors import NestError
 from embeddb.kernels.nests.expressions import joined_type
-from embeddb.nests.parts import Array, Call, Const, Expr, Index, Loop, Statement
-from indexer.frontends.c.expressions import element, index_of, typed, value_of
+from embeddb.nests.parts import Array, Const, Expr, Index, Loop, Statement, reads
+from indexer.frontends.c.expressions import element, index_of, typed
 from indexer.frontends.c.text import SourceText, undefined
 from indexer.frontends.c.types import NATURALS, STORED, Operators, declared, of_index
 from indexer.frontends.distribute import combined
-from indexer.frontends.scalars import chosen, computed_type, single, truth
+from indexer.frontends.scalars import chosen, computed_type, masked, single
 from indexer.frontends.tree import (
     Block,
     Node,
     Refused,
+    Registry,
     Scope,
     Step,
     StoredArray,
     constant,
     counted,
-    reads,
     walk,
 )
 
 
-class Declarations:
+class Declarations(Registry):
     """Arrays and stored scalars of a whole file, in the order of their declarations.
 
     `assigned`: how often each name is written in functions with a scop, except for initial values
@@ -42,18 +42,13 @@ class Declarations:
     """
 
     def __init__(self, text: SourceText, functions: Sequence[Any]) -> None:
-        self.arrays: list[Array] = []
-        self.array_names: list[str] = []
-        self.local: set[int] = set()
+        super().__init__()
         self.assigned = _assigned(functions)
         self.own_names: list[str] = []
         self.lines: list[int] = []
         self.fixed: dict[str, tuple[str, int]] = {}
         self._text = text
         self.defined = {name: Const(value) for name, value in text.defines.items()}
-
-    def typedef(self, node: Any, scope: Scope) -> None:
-        scope.types[node.name] = declared(node.type, scope)
 
     def declare(self, node: Any, scope: Scope) -> None:
         """Process a declaration outside of a scop; an unsupported one is refused when it is
@@ -105,7 +100,7 @@ class Declarations:
             value = index_of(node.init, scope)
             number = constant(value)
         else:
-            value = value_of(node.init, scope)
+            value = typed(node.init, scope).value
             if isinstance(value, Const):
                 value = Const(float(value.value))
                 number = value.value
@@ -114,18 +109,12 @@ class Declarations:
         self.fixed[node.name] = repr(number) if exact else "", node.coord.line
         scope.names[node.name] = value
 
-    def hold(self, name: str, array: Array, scope: Scope, line: int) -> StoredArray:
+    def hold(self, name: str, array: Array, scope: Scope, line: int) -> None:
         """Declare an array, or a stored scalar, on a line."""
-        stored = StoredArray(len(self.arrays))
-        self.arrays.append(array)
-        if not array.shape and len(scope.names.maps) > 1:
-            self.local.add(stored.array)
-        taken = name in self.array_names
+        local = not array.shape and len(scope.names.maps) > 1
+        scope.names[name] = StoredArray(self.add(name, array, local=local))
         self.own_names.append(name)
         self.lines.append(line)
-        self.array_names.append(f"{name}_{stored.array}" if taken else name)
-        scope.names[name] = stored
-        return stored
 
     def _fill(self, name: str, scope: Scope) -> str:
         if name in self._text.matrix_fills:
@@ -175,8 +164,8 @@ def _assigned(functions: Sequence[Any]) -> Counter[str]:
     return writes
 
 
-def header(node: Any, depth: int, scope: Scope) -> tuple[str, Loop, Index]:
-    """Name and loop, and the value of its index; `depth`: loops around it.
+def header(node: Any, scope: Scope) -> tuple[str, Loop, Index]:
+    """Name and loop, and the value of its index.
 
     Raises: NestError unless it is a loop over equally spaced integers.
     """
@@ -184,8 +173,7 @@ def header(node: Any, depth: int, scope: Scope) -> tuple[str, Loop, Index]:
     step = _step(node.next, name, scope)
     last, within = _last(node.cond, name)
     start, end = index_of(first, scope), index_of(last, scope)
-    loop, index = counted(start, within, end, step, depth)
-    return name, loop, index
+    return name, *counted(start, within, end, step, len(scope.loops))
 
 
 def _first(init: Any) -> tuple[str, Any]:
@@ -241,33 +229,32 @@ _BEYOND = {
 
 
 class Statements:
-    """A reader of statements. `loops`: the number of loops around; `mask`: the value that must not
-    be 0 for a statement to run."""
+    """A reader of statements. `mask`: the value that must not be 0 for a statement to run."""
 
     def __init__(self, names: Declarations) -> None:
-        self._names = names
+        self.names = names
 
-    def run(self, items: Sequence[Any], scope: Scope, loops: int, mask: Expr | None) -> list[Node]:
+    def run(self, items: Sequence[Any], scope: Scope, mask: Expr | None) -> list[Node]:
         nodes: list[Node] = []
         for node in items:
             with on_line(node):
-                nodes += self._statement(node, scope, loops, mask)
+                nodes += self._statement(node, scope, mask)
         return nodes
 
-    def _statement(self, node: Any, scope: Scope, loops: int, mask: Expr | None) -> list[Node]:
+    def _statement(self, node: Any, scope: Scope, mask: Expr | None) -> list[Node]:
         match node:
             case c_ast.Compound():
-                return self.run(node.block_items or [], scope.inner(), loops, mask)
+                return self.run(node.block_items or [], scope.inner(), mask)
             case c_ast.Label():
-                return self.run([node.stmt], scope, loops, mask)
+                return self.run([node.stmt], scope, mask)
             case c_ast.DeclList():
-                return self.run(node.decls, scope, loops, mask)
+                return self.run(node.decls, scope, mask)
             case c_ast.Pragma() | c_ast.EmptyStatement() | None:
                 return []
             case c_ast.For():
-                return self._for(node, scope, loops, mask)
+                return self._for(node, scope, mask)
             case c_ast.If():
-                return self._if(node, scope, loops, mask)
+                return self._if(node, scope, mask)
             case c_ast.Decl():
                 return self._local(node, scope, mask)
             case c_ast.Assignment():
@@ -287,9 +274,9 @@ class Statements:
         scope.types[node.name] = declared(node.type, scope)
         dtype = STORED.get(scope.types[node.name])
         if dtype is None:
-            self._names.declare(node, scope)
+            self.names.declare(node, scope)
             return []
-        times = self._names.assigned[node.name]
+        times = self.names.assigned[node.name]
         if dtype in ("i32", "i64") and node.init is None and times < 2:
             scope.names[node.name] = Refused("has no value here", dtype, node.coord.line)
             return []
@@ -297,7 +284,7 @@ class Statements:
             with suppress(NestError):
                 scope.names[node.name] = self._constant_index(node.name, node.init, scope)
                 return []
-        self._names.hold(node.name, Array(dtype, (), ""), scope, node.coord.line)
+        self.names.hold(node.name, Array(dtype, (), ""), scope, node.coord.line)
         if node.init is None:
             return []
         target = c_ast.ID(node.name, node.coord)
@@ -309,9 +296,9 @@ class Statements:
         if scope.types.get(name) == "bool":
             raise NestError(f"{name} is 0 or 1")
         index = index_of(node, scope)
-        for access in () if index.of is None else (*index.of.inner(), index.of):
-            array = self._names.own_names[access.array]
-            if self._names.assigned[array]:
+        for access in index.reads():
+            array = self.names.own_names[access.array]
+            if self.names.assigned[array]:
                 raise NestError(f"{array} is written")
         return index
 
@@ -326,54 +313,48 @@ class Statements:
                         scope.names[name] = self._constant_index(name, right, scope)
                         return []
                 home = scope.home(node.lvalue.name)
-                self._names.hold(node.lvalue.name, Array(meaning.dtype, (), ""), home, meaning.line)
+                self.names.hold(node.lvalue.name, Array(meaning.dtype, (), ""), home, meaning.line)
         target, own = element(node.lvalue, scope)
         cast = isinstance(right, c_ast.Cast) and declared(right.to_type.type, scope)
         if cast == own.type and (cast == "f32" or (op == "=" and cast in ("i32", "i64"))):
             right = right.expr
-        operators, value = Operators(self._names.arrays, scope.loops), typed(right, scope)
+        operators, value = Operators(self.names.arrays, scope.loops), typed(right, scope)
         if op == "/=" or (value.real and op in ("+=", "-=", "*=")):
             # Refuses a quotient of whole numbers, unsigned ones, or whole ones rounded to float.
             operators.stored(operators.pair(op[0], own, value), own.type, "=")
         stored = operators.stored(value, own.type, op)
-        statement = combined(target, op, stored, mask, self._names.arrays)
+        statement = combined(target, op, stored, mask, self.names.arrays)
         return [Step(statement, node.coord.line)]
 
-    def _if(self, node: Any, scope: Scope, loops: int, mask: Expr | None) -> list[Node]:
-        operators, decides = Operators(self._names.arrays), typed(node.cond, scope)
+    def _if(self, node: Any, scope: Scope, mask: Expr | None) -> list[Node]:
+        operators, decides = Operators(self.names.arrays), typed(node.cond, scope)
         condition = operators.truth(decides)
-        nodes = self.run([node.iftrue], scope.inner(), loops, _both(mask, condition))
+        nodes = self.run([node.iftrue], scope.inner(), masked(mask, condition))
         if node.iffalse is not None:
             other = operators.opposite(decides)
-            nodes += self.run([node.iffalse], scope.inner(), loops, _both(mask, other))
-            nodes = _merged(nodes, condition, mask, self._names.arrays)
+            nodes += self.run([node.iffalse], scope.inner(), masked(mask, other))
+            nodes = _merged(nodes, condition, mask, self.names.arrays)
         deciding = {access.array for access in reads(condition)}
         steps = [(path, one) for path, one in walk(nodes) if isinstance(one, Step)]
         for at, (path, one) in enumerate(steps):
             if one.statement.target.array in deciding and (path or at + 1 < len(steps)):
-                name = self._names.array_names[one.statement.target.array]
+                name = self.names.array_names[one.statement.target.array]
                 raise NestError(
                     f"{name} is the condition of statements and is written by one of them"
                 )
         return nodes
 
-    def _for(self, node: Any, scope: Scope, loops: int, mask: Expr | None) -> list[Node]:
-        name, loop, index = header(node, loops, scope)
-        if self._names.assigned[name]:
+    def _for(self, node: Any, scope: Scope, mask: Expr | None) -> list[Node]:
+        name, loop, index = header(node, scope)
+        if self.names.assigned[name]:
             raise NestError(f"{name} is a loop and is written in it")
-        inner = scope.inner()
-        inner.names[name] = index
-        inner.loops = (*scope.loops, loop)
+        inner = scope.within(name, loop, index)
         if isinstance(node.init, c_ast.DeclList):
             inner.types[name] = of_index(node.init.decls[0].type, scope)
         elif scope.types.get(name) in NATURALS:
             inner.types[name] = NATURALS[scope.types[name]]
-        inside = self.run([node.stmt], inner, loops + 1, mask)
+        inside = self.run([node.stmt], inner, mask)
         return [Block(name, loop, tuple(inside), node.coord.line)] if inside else []
-
-
-def _both(mask: Expr | None, condition: Expr) -> Expr:
-    return truth(condition) if mask is None else Call("*", (mask, truth(condition)))
 
 
 def _merged(
@@ -383,7 +364,7 @@ def _merged(
     as it is."""
     match nodes:
         case [Step(one, line), Step(other, _)] if (
-            one.where == _both(mask, condition)
+            one.where == masked(mask, condition)
             and (
                 one.target,
                 one.combine,

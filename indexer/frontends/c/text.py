@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from embeddb.core.errors import NestError
 from embeddb.core.pattern import Pattern
@@ -31,23 +30,6 @@ _MACRO = re.compile(r"\b_*[A-Z][A-Z0-9_]{2,}\b(?=\s*[(A-Za-z_*])")
 #: Macros that are supported functions, so that their definition is not needed.
 _KNOWN = {"min", "max", "MIN", "MAX", "fmin", "fmax"}
 _LONGEST = 100_000
-
-
-@dataclass
-class SourceText:
-    """`text` with macros replaced; `fills`: the contents of arrays, by name, with the line;
-    `matrix_fills`: those of arrays with a matrix; `defines`: the requested values and the matrix's
-    sizes; `macros`: numeric ones, or sums of such, as their text and the line of their
-    definition; `overridden`: those that a requested value replaces here but not when the file is
-    compiled; `tested`: the names in conditions."""
-
-    text: str = ""
-    fills: dict[str, tuple[str, int]] = field(default_factory=dict)
-    matrix_fills: dict[str, str] = field(default_factory=dict)
-    defines: dict[str, int | float] = field(default_factory=dict)
-    macros: dict[str, tuple[str, int]] = field(default_factory=dict)
-    overridden: dict[str, tuple[str, int]] = field(default_factory=dict)
-    tested: set[str] = field(default_factory=set)
 
 
 def source_text(
@@ -76,9 +58,7 @@ def source_text(
         line, joined = "", 0
     values = dict(defines or {})
     matrix_fills = {} if matrix is None else _matrix_fills(lines, matrix, values)
-    text = _Preprocessor(values).read(lines)
-    text.matrix_fills, text.defines = matrix_fills, values
-    return text
+    return SourceText(lines, values, matrix_fills)
 
 
 def undefined(macro: str, line: int | None = None) -> NestError:
@@ -133,39 +113,47 @@ def _blank(match: re.Match[str]) -> str:
     return token if token[0] in "\"'" else " " + "\n" * token.count("\n")
 
 
-class _Preprocessor:
-    def __init__(self, defines: dict[str, int | float]) -> None:
-        self._defines = defines
-        self._macros: dict[str, str] = {}
-        self._lines: dict[str, int] = {}
+class SourceText:
+    """`text` with macros replaced; `fills`: the contents of arrays, by name, with the line;
+    `matrix_fills`: those of arrays with a matrix; `defines`: the requested values and the matrix's
+    sizes; `macros`: numeric ones, or sums of such, as their text and the line of their
+    definition; `overridden`: those that a requested value replaces here but not when the file is
+    compiled; `tested`: the names in conditions."""
+
+    def __init__(
+        self, lines: list[str], defines: dict[str, int | float], matrix_fills: dict[str, str]
+    ) -> None:
+        self.defines = defines
+        self.matrix_fills = matrix_fills
+        self.fills: dict[str, tuple[str, int]] = {}
+        self.overridden: dict[str, tuple[str, int]] = {}
+        self.tested: set[str] = set()
+        #: All macros, as they are written.
+        self._macros: dict[str, tuple[str, int]] = {}
         self._branches: list[bool] = []
         self._of_system = False
-
-    def read(self, lines: list[str]) -> SourceText:
-        source, out = SourceText(), []
-        for number, line in enumerate(lines, 1):
-            directive = _DIRECTIVE.fullmatch(line)
-            if directive is None:
-                active = all(self._branches) and not self._of_system
-                out.append(self._replaced(line, number) if active else "")
-                continue
-            out.append(self._directive(directive[1], directive[2].strip(), number, source))
+        self.text = "\n".join(self._line(line, number) for number, line in enumerate(lines, 1))
         if self._branches:
             raise NestError("an #if has no #endif", line=len(lines))
-        source.text = "\n".join(out)
-        for name, (fill, at) in source.fills.items():
-            source.fills[name] = (self._replaced(fill, at), at)
-        for name, value in self._macros.items():
-            if _NUMBERS.fullmatch(text := self._replaced(value, self._lines[name]).strip()):
-                source.macros[name] = (text, self._lines[name])
-        return source
+        for name, (fill, at) in self.fills.items():
+            self.fills[name] = (self._replaced(fill, at), at)
+        written = {
+            name: (self._replaced(*one).strip(), one[1]) for name, one in self._macros.items()
+        }
+        self.macros = {name: one for name, one in written.items() if _NUMBERS.fullmatch(one[0])}
 
-    def _directive(self, word: str, rest: str, line: int, source: SourceText) -> str:
+    def _line(self, line: str, number: int) -> str:
+        directive = _DIRECTIVE.fullmatch(line)
+        if directive is not None:
+            return self._directive(directive[1], directive[2].strip(), number)
+        return self._replaced(line, number) if all(self._branches) and not self._of_system else ""
+
+    def _directive(self, word: str, rest: str, line: int) -> str:
         if word.isdecimal():  # `# 1 "/usr/include/math.h" 1 3 4`: 3 is a system header
             self._of_system = "3" in rest.rpartition('"')[2].split()
         elif word in ("ifdef", "ifndef"):
-            source.tested.add(rest)
-            defined = rest in self._macros or rest in self._defines
+            self.tested.add(rest)
+            defined = rest in self._macros or rest in self.defines
             self._branches.append(defined == (word == "ifdef"))
         elif word in ("else", "endif"):
             if not self._branches:
@@ -179,16 +167,16 @@ class _Preprocessor:
         elif not all(self._branches):
             return ""
         elif word == "define":
-            self._define(rest, line, source)
+            self._define(rest, line)
         elif word == "undef":
             self._macros.pop(rest, None)
         elif word == "pragma":
-            return self._pragma(rest, line, source)
+            return self._pragma(rest, line)
         elif word == "error":
             raise NestError(f"#error {rest[:80]}", line=line)
         return ""
 
-    def _define(self, rest: str, line: int, source: SourceText) -> None:
+    def _define(self, rest: str, line: int) -> None:
         definition = _DEFINE.fullmatch(rest)
         if definition is None:
             raise NestError("#define without a name", line=line)
@@ -197,16 +185,15 @@ class _Preprocessor:
             if name not in _KNOWN:
                 raise NestError(f"macro {name} has parameters", line=line, hint=_PREPROCESS)
             return
-        override = self._defines.get(name)
+        override = self.defines.get(name)
         if override is not None and _number(value) != override:
-            source.overridden[name] = value, line
-        self._macros[name] = value if override is None else repr(override)
-        self._lines[name] = line
+            self.overridden[name] = value, line
+        self._macros[name] = value if override is None else repr(override), line
 
-    def _pragma(self, rest: str, line: int, source: SourceText) -> str:
+    def _pragma(self, rest: str, line: int) -> str:
         fill = _FILL.fullmatch(rest)
         if fill is not None:
-            source.fills[fill[1]] = (fill[2], line)
+            self.fills[fill[1]] = (fill[2], line)
             return ""
         if rest.startswith("embeddb") and not _MATRIX.fullmatch(rest):
             legal = "fill ARRAY FILL, or matrix ROWS COLUMNS ENTRIES OFFSETS INDICES"
@@ -218,7 +205,7 @@ class _Preprocessor:
             name = match[0]
             if name in inside or name not in self._macros:
                 return name
-            return self._replaced(self._macros[name], number, inside | {name})
+            return self._replaced(self._macros[name][0], number, inside | {name})
 
         replaced = _WORD.sub(one, line)
         if len(replaced) > _LONGEST:

@@ -17,9 +17,20 @@ from pycparser import c_ast
 from embeddb.core.errors import NestError
 from embeddb.kernels.nests.expressions import joined_type, type_of
 from embeddb.nests.nest import loop_range
-from embeddb.nests.parts import COMPARISONS, Array, Call, Const, Expr, Loop, LoopIndex, Read
+from embeddb.nests.parts import (
+    COMPARISONS,
+    Array,
+    Call,
+    Const,
+    Expr,
+    Loop,
+    LoopIndex,
+    Read,
+    mapped,
+    reads,
+)
 from indexer.frontends.scalars import chosen, computed_type, in_double, pair, single
-from indexer.frontends.tree import Scope, divided, mapped, reads
+from indexer.frontends.tree import Scope, divided
 
 #: Types by their names in order, without `int` and `signed`.
 _TYPES = {
@@ -125,7 +136,11 @@ class Operators:
                 left, right = self._varying_widened(left), self._varying_widened(right)
             return Typed(pair(op, left, right), real)
         if op == "/":
-            return _quotient(one, other)
+            match one.value, other.value:
+                case Const(int(dividend)), Const(int(divisor)) if divisor:
+                    quotient = Const(divided(dividend, divisor))
+                    return Typed(quotient, self._whole_type("/", one, other, quotient))
+            raise NestError("whole numbers are divided, which is not supported in a nest")
         result = pair(op, one.value, other.value)
         return self._whole(Typed(result, self._whole_type(op, one, other, result)))
 
@@ -219,11 +234,12 @@ class Operators:
             return value
         if computed not in _REAL:
             return in_double(value)
-        return mapped(value, self._widened_leaf)
 
-    def _widened_leaf(self, leaf: Expr) -> Expr:
-        narrow = isinstance(leaf, Read) and self._arrays[leaf.access.array].dtype == "f32"
-        return in_double(leaf) if narrow else leaf
+        def wide(leaf: Expr) -> Expr:
+            narrow = isinstance(leaf, Read) and self._arrays[leaf.access.array].dtype == "f32"
+            return in_double(leaf) if narrow else leaf
+
+        return mapped(value, wide)
 
     def _in_range(self, operand: Typed) -> Typed:
         """An operand that is not computed in float where that has a smaller range than C's type."""
@@ -316,14 +332,6 @@ def _real_type(*operands: Typed) -> str:
     if any(one.type in ("u64", _WRAPPED) for one in operands):
         raise _unsigned()
     return "f64" if any(one.type == "f64" for one in operands) else "f32"
-
-
-def _quotient(one: Typed, other: Typed) -> Typed:
-    match one.value, other.value:
-        case Const(int(left)), Const(int(right)) if right:
-            value = Const(divided(left, right))
-            return Typed(value, Operators(())._whole_type("/", one, other, value))
-    raise NestError("whole numbers are divided, which is not supported in a nest")
 
 
 def _exact(value: Expr) -> bool:

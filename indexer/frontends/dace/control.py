@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from embeddb.core.errors import NestError
@@ -20,36 +19,30 @@ from embeddb.nests.parts import Access, Affine, Array, Const, Expr, Index, Read,
 from indexer.frontends.dace.data import (
     Containers,
     Place,
-    Registry,
     Values,
     View,
     expression,
     index_of,
     parsed,
 )
-from indexer.frontends.dace.states import state_nodes
+from indexer.frontends.dace.states import State
 from indexer.frontends.scalars import all_true, opposite, truth
 from indexer.frontends.tree import (
     Block,
     Node,
     Program,
     Refused,
+    Registry,
     Scope,
     Step,
-    added,
     constant,
     counted,
-    scaled,
     walk,
+    with_statements,
 )
 
 _FLIPPED = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 _AROUND = str.maketrans("<>", "><")
-
-
-def index_of_node(node: ast.expr, place: Place) -> Index:
-    """A bound. Raises: NestError if it is not affine."""
-    return index_of(ast.unparse(node), place)
 
 
 def code_text(code: Any) -> str:
@@ -68,23 +61,23 @@ def comparison(code: Any) -> tuple[str, str, ast.expr] | None:
     return None
 
 
-def assignment(text: str) -> tuple[str, str] | None:
+def assignment(text: str) -> tuple[str, ast.expr] | None:
     """`name = value` as (name, value)."""
     match parsed(text):
         case [ast.Assign([ast.Name(name)], value)]:
-            return name, ast.unparse(value)
+            return name, value
     return None
 
 
 def step_of(text: Any, name: str, place: Place) -> int | None:
     """The step 4 of `name + 4`; None if it is no such sum."""
-    if not isinstance(text, str):
+    if not isinstance(text, str | ast.expr):
         return None
-    own = Index(Affine(0, (*[0] * len(place.loops), 1)))
+    own = Index(Affine.of_loop(len(place.loops)))
     inner = place.deeper()
     inner.scope.names[name] = own
     try:
-        grown = added(index_of(text, inner), scaled(own, -1))
+        grown = index_of(text, inner) - own
     except NestError:
         return None
     return constant(grown)
@@ -157,27 +150,15 @@ def _plain(node: ast.expr, names: Mapping[str, Expr | View]) -> ast.expr:
     return changed
 
 
-def flagged(value: Expr, place: Place, where: str) -> tuple[Step, Expr]:
-    """A condition stored as a number, so that statements under it may change its operands: the
-    statement that stores it, and its value."""
-    number = place.registry.add("flag", Array("i32", (), "below:2"), local=True)
-    flag = Access(number, ())
-    return Step(Statement(flag, "=", value), where), Read(flag)
-
-
-def under(condition: Expr, nodes: Sequence[Node]) -> list[Node]:
+def under(condition: Expr, nodes: Sequence[Node]) -> tuple[Node, ...]:
     """The nodes with every statement under a condition."""
-    guarded: list[Node] = []
-    for node in nodes:
-        if isinstance(node, Block):
-            guarded.append(replace(node, inside=tuple(under(condition, node.inside))))
-            continue
-        statement = node.statement
-        where = (
-            truth(condition) if statement.where is None else all_true(condition, statement.where)
-        )
-        guarded.append(Step(replace(statement, where=where), node.place))
-    return guarded
+
+    def guarded(statement: Statement) -> Statement:
+        old = statement.where
+        where = truth(condition) if old is None else all_true(condition, old)
+        return replace(statement, where=where)
+
+    return with_statements(nodes, guarded)
 
 
 def forget(nodes: Sequence[Node], place: Place) -> bool:
@@ -186,11 +167,9 @@ def forget(nodes: Sequence[Node], place: Place) -> bool:
     written = {node.statement.target.array for _, node in walk(nodes) if isinstance(node, Step)}
     any_stale = False
     for name, value in list(place.scope.names.items()):
-        if isinstance(value, Index) and value.of is not None:
-            sources = {one.array for one in (*value.of.inner(), value.of)}
-            if sources & written:
-                place.scope.names[name] = Refused("was read before its array was written")
-                any_stale = True
+        if isinstance(value, Index) and written & {one.array for one in value.reads()}:
+            place.scope.names[name] = Refused("was read before its array was written")
+            any_stale = True
     return any_stale
 
 
@@ -208,7 +187,7 @@ def program_nodes(sdfg: dict[str, Any], place: Place) -> list[Node]:
             raise _Unstructured("states are not reached")
         return nodes
     except _Unstructured as error:
-        if place.nested:
+        if place.depth:
             raise
         place.registry.notes.append(f"{error.reason}: its states are read one by one")
         return [node for block in flow.blocks.values() for node in flow.block(block, place)]
@@ -284,7 +263,7 @@ class _Flow:
     def block(self, block: dict[str, Any], place: Place) -> list[Node]:
         kind = block.get("type")
         if kind == "SDFGState":
-            return state_nodes(block, place, program_nodes)
+            return State(block, program_nodes).nodes(None, place)
         if kind == "LoopRegion":
             return _region(block, place)
         raise _Unstructured(f"a block is a {str(kind)[:40]}")
@@ -300,8 +279,10 @@ class _Flow:
             join = join_of(self._following, at, stop)
             one, other = (code_text(edge.get("condition")) for _, edge in ways)
             value = condition_of(one, other, place)
-        keep, flag = flagged(value, place, where)
-        nodes: list[Node] = [keep]
+        # The condition is stored as a number, since statements under it may change its operands.
+        number = place.registry.add("flag", Array("i32", (), "below:2"), local=True)
+        flag = Read(Access(number, ()))
+        nodes: list[Node] = [Step(Statement(flag.access, "=", value), where)]
         self._branching.add(at)
         for (target, edge), condition in zip(ways, (flag, opposite(flag)), strict=True):
             inner = place.deeper()
@@ -320,38 +301,39 @@ class _Flow:
                 compared = comparison(edge[1].get("condition"))
             if compared is None:
                 continue
-            name, op, bound = compared
-            for _, assigned in self._back_to(at):
+            name, op, _ = compared
+            back = [back for edges in self.out.values() for target, back in edges if target == at]
+            for assigned in (one.get("assignments") or {} for one in back):
                 step = step_of(assigned.get(name), name, place)
                 if not step or (step > 0) != (op in ("<", "<=")):
                     continue
-                with _unstructured():
-                    start, end = index_of(name, place), index_of_node(bound, place)
-                    loop, index = counted(start, op, end, step, len(place.loops))
-                label = str(self.blocks[at].get("label", at))[:60]
-                inside = self.turn(edge[0], at, partial(place.within, name, loop, index), place)
+                where = f"state {str(self.blocks[at].get('label', at))[:60]}"
+                block = self.loop(edge[0], at, compared, name, step, place, where)
                 leaving = next(one for one in self.out[at] if one is not edge)
                 place.scope.names[name] = Refused("has no value after its loop")
-                return Block(name, loop, inside, f"state {label}"), leaving
+                return block, leaving
         return None
 
-    def turn(
-        self, start: str, head: str | None, within: Callable[[], Place], place: Place
-    ) -> tuple[Node, ...]:
-        """The body of a loop. It is read again if it writes arrays from which symbols were read
-        before the loop."""
-        inside = self.run(start, head, within())
+    def loop(
+        self,
+        first: str,
+        head: str | None,
+        compared: tuple[str, str, ast.expr],
+        start: object,
+        step: int,
+        place: Place,
+        where: str,
+    ) -> Block:
+        """The loop with a body from the block `first` up to `head`. The body is read again if it
+        writes arrays from which symbols were read before the loop."""
+        name, op, bound = compared
+        with _unstructured():
+            begin, end = index_of(start, place), index_of(bound, place)
+            loop, index = counted(begin, op, end, step, len(place.loops))
+        inside = self.run(first, head, place.within(name, loop, index))
         if forget(inside, place):
-            inside = self.run(start, head, within())
-        return tuple(inside)
-
-    def _back_to(self, at: str) -> list[tuple[str, dict[str, Any]]]:
-        return [
-            (source, edge.get("assignments") or {})
-            for source, edges in self.out.items()
-            for target, edge in edges
-            if target == at
-        ]
+            inside = self.run(first, head, place.within(name, loop, index))
+        return Block(name, loop, tuple(inside), where)
 
 
 def _region(block: dict[str, Any], place: Place) -> list[Node]:
@@ -362,18 +344,14 @@ def _region(block: dict[str, Any], place: Place) -> list[Node]:
     assigned = [assignment(text) for text in texts]
     if compared is None or None in assigned or attributes.get("inverted"):
         raise _Unstructured("the loop is not of a supported form")
-    name, op, bound = compared
+    name = compared[0]
     (first, start), (again, after) = (one for one in assigned if one is not None)
     step = step_of(after, name, place)
     if first != name or again != name or not step:
         raise _Unstructured("the loop is not of a supported form")
-    with _unstructured():
-        begin, end = index_of(start, place), index_of_node(bound, place)
-        loop, index = counted(begin, op, end, step, len(place.loops))
-    flow = _Flow(block)
-    inside = flow.turn(flow.start, None, partial(place.within, name, loop, index), place)
-    where = f"loop {str(block.get('label', ''))[:60]}"
-    return [Block(name, loop, inside, where)] if inside else []
+    flow, where = _Flow(block), f"loop {str(block.get('label', ''))[:60]}"
+    loop = flow.loop(flow.start, None, compared, start, step, place, where)
+    return [loop] if loop.inside else []
 
 
 def _assign(edge: dict[str, Any], place: Place) -> None:
@@ -417,15 +395,7 @@ def sdfg_program(
         {symbol: Const(value) for symbol, value in {**constants, **(defines or {})}.items()}
     )
     body = program_nodes(document, Place(registry, Containers(described, {}), scope))
-    program = Program(
-        name,
-        tuple(registry.arrays),
-        tuple(registry.names),
-        tuple(body),
-        frozenset(registry.local),
-        strict=False,
-    )
-    return program, registry.notes
+    return registry.program(name, body, strict=False), registry.notes
 
 
 def _constants(properties: Any) -> dict[str, int | float]:

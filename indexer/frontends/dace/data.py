@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -31,34 +31,14 @@ from indexer.frontends.scalars import (
 )
 from indexer.frontends.tree import (
     Refused,
+    Registry,
     Scope,
-    added,
     constant,
     expression_of,
     index_pair,
     index_power,
-    scaled,
     whole,
 )
-
-
-@dataclass
-class Registry:
-    """The arrays of a whole program, those that are not results (`local`), and notes on omitted
-    parts."""
-
-    arrays: list[Array] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    local: set[int] = field(default_factory=set)
-    notes: list[str] = field(default_factory=list)
-
-    def add(self, name: str, array: Array, *, local: bool) -> int:
-        number = len(self.arrays)
-        self.names.append(f"{name}_{number}" if name in self.names else name)
-        self.arrays.append(array)
-        if local:
-            self.local.add(number)
-        return number
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +54,7 @@ class Part:
 
     @property
     def size(self) -> Index:
-        return added(added(self.end, scaled(self.start, -1)), whole(1))
+        return self.end - self.start + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +65,6 @@ class View:
     array: int
     at: tuple[tuple[Index, int | None], ...]
     rank: int
-
-    @classmethod
-    def whole(cls, array: int, rank: int) -> View:
-        return cls(array, tuple((Index(), at) for at in range(rank)), rank)
 
     @property
     def single(self) -> bool:
@@ -106,10 +82,10 @@ class View:
             raise NestError(f"{len(at)} subscripts for {self.rank} dimensions")
         return Access(
             self.array,
-            tuple(start if of is None else added(start, at[of]) for start, of in self.at),
+            tuple(start if of is None else start + at[of] for start, of in self.at),
         )
 
-    def part(self, parts: Sequence[Part], *, ones: Sequence[bool] | None = None) -> View:
+    def part(self, parts: Sequence[Part], ones: Sequence[bool] | None = None) -> View:
         """The part of a part. Dimensions of one element are dropped, unless `ones` gives the
         dimensions of the result, True for one element.
 
@@ -124,7 +100,7 @@ class View:
         dimensions = _dimensions_used(parts, ones)
         place = {d: at for at, d in enumerate(dimensions)}
         at = tuple(
-            (start, None) if of is None else (added(start, parts[of].start), place.get(of))
+            (start, None) if of is None else (start + parts[of].start, place.get(of))
             for start, of in self.at
         )
         return View(self.array, at, len(dimensions) if ones is None else len(ones))
@@ -149,18 +125,17 @@ def _dimensions_used(parts: Sequence[Part], ones: Sequence[bool] | None) -> list
 
 @dataclass(frozen=True)
 class Place:
-    """Symbols, loops around from the outermost, and the arrays of the program around."""
+    """Symbols and loops around, and the arrays of the program around, which is nested in `depth`
+    others."""
 
     registry: Registry
     views: Containers
     scope: Scope
-    loops: tuple[Loop, ...] = ()
     depth: int = 0
 
     @property
-    def nested(self) -> bool:
-        """True in a nested program."""
-        return self.depth > 0
+    def loops(self) -> tuple[Loop, ...]:
+        return self.scope.loops
 
     def view(self, name: str) -> View:
         """The view of an array. Raises: NestError for an unknown array, or one of an unsupported
@@ -169,9 +144,7 @@ class Place:
 
     def within(self, name: str, loop: Loop, index: Index) -> Place:
         """The place in the body of a loop."""
-        inner = replace(self.deeper(), loops=(*self.loops, loop))
-        inner.scope.names[name] = index
-        return inner
+        return replace(self, scope=self.scope.within(name, loop, index))
 
     def deeper(self) -> Place:
         """The place with a scope of its own for symbols."""
@@ -179,7 +152,7 @@ class Place:
 
     def inside(self, views: Containers, symbols: Mapping[str, Index | Expr | Refused]) -> Place:
         """The place in a nested program, which has only its own symbols."""
-        scope = Scope(self.scope.arrays)
+        scope = Scope(self.scope.arrays, loops=self.loops)
         scope.names.update(symbols)
         return replace(self, views=views, scope=scope, depth=self.depth + 1)
 
@@ -223,10 +196,11 @@ def expression(text: object) -> ast.expr:
 
 
 def index_of(text: object, place: Place) -> Index:
-    """A size, a bound or a subscript. Raises: NestError if it is not affine."""
+    """A size, a bound or a subscript, as a text, its tree or a number. Raises: NestError if it is
+    not affine."""
     if isinstance(text, int) and not isinstance(text, bool):
         return whole(text)
-    return _index(expression(text), place)
+    return _index(text if isinstance(text, ast.expr) else expression(text), place)
 
 
 def number_of(text: object, place: Place) -> int:
@@ -242,14 +216,9 @@ def _index(node: ast.expr, place: Place) -> Index:
         case ast.Constant(int(value)):
             return whole(int(value))
         case ast.Name(name):
-            meaning = place.scope.of(name)
-            if isinstance(meaning, Index):
-                return meaning
-            if isinstance(meaning, Const) and isinstance(meaning.value, int):
-                return whole(meaning.value)
-            raise NestError(f"{name} is no whole number")
+            return place.scope.index(name)
         case ast.UnaryOp(ast.USub(), operand):
-            return scaled(_index(operand, place), -1)
+            return _index(operand, place) * -1
         case ast.BinOp(left, op, right) if type(op) in _ARITHMETIC:
             return index_pair(_ARITHMETIC[type(op)], _index(left, place), _index(right, place))
         case ast.BinOp(left, ast.FloorDiv(), right) | ast.Call(
@@ -436,11 +405,8 @@ class Containers:
         fill = "below:2" if attributes.get("dtype") == "bool" else ""
         array = Array(dtype, (*(high - low + 1 for low, high in turns), *shape), fill)
         number = place.registry.add(name, array, local=transient)
-        view = View.whole(number, len(shape))
-        own = tuple(
-            (Index(Affine(-low, (*[0] * at, 1))), None) for at, (low, _) in enumerate(turns)
-        )
-        return replace(view, at=(*own, *view.at))
+        own = ((Index(Affine.of_loop(at, -low)), None) for at, (low, _) in enumerate(turns))
+        return View(number, (*own, *((Index(), at) for at in range(len(shape)))), len(shape))
 
 
 def _is_one(size: object, place: Place) -> bool:

@@ -21,10 +21,8 @@ from indexer.frontends.tree import (
     Node,
     Refused,
     Step,
-    added,
     constant,
     ending_at_last,
-    whole,
 )
 
 _DEEPEST = 32
@@ -59,55 +57,7 @@ class Edge:
         """The part of an array that it carries. Raises: NestError."""
         if not isinstance(self.data, str):
             raise NestError("an edge carries no data")
-        view = place.view(self.data)
-        return view.part(parts_of(self.memlet.get("subset"), place)) if view.at else view
-
-
-class Graph:
-    """Nodes and edges of a state. Raises: NestError for edges to missing nodes and for cycles."""
-
-    def __init__(self, state: dict[str, Any]) -> None:
-        self.nodes = {node.id: node for node in _nodes(state.get("nodes"))}
-        self.into: dict[str, list[Edge]] = {at: [] for at in self.nodes}
-        self.out: dict[str, list[Edge]] = {at: [] for at in self.nodes}
-        for edge in _edges(state.get("edges")):
-            for end in (edge.source, edge.target):
-                if end not in self.nodes:
-                    raise NestError(f"an edge ends at node {end[:20]}, which is not there")
-            self.into[edge.target].append(edge)
-            self.out[edge.source].append(edge)
-        self.order = self._ordered()
-        for node in self.nodes.values():
-            self._check_scope(node)
-
-    def within(self, scope: str | None) -> Iterator[GraphNode]:
-        """The nodes of a map, or those outside of all, in topological order."""
-        return (self.nodes[at] for at in self.order if self.nodes[at].scope == scope)
-
-    def _ordered(self) -> list[str]:
-        place = {at: number for number, at in enumerate(self.nodes)}
-        left = {at: len(edges) for at, edges in self.into.items()}
-        ready = [(place[at], at) for at, count in left.items() if not count]
-        heapq.heapify(ready)
-        order: list[str] = []
-        while ready:
-            _, at = heapq.heappop(ready)
-            order.append(at)
-            for edge in self.out[at]:
-                left[edge.target] -= 1
-                if not left[edge.target]:
-                    heapq.heappush(ready, (place[edge.target], edge.target))
-        if len(order) < len(self.nodes):
-            raise NestError("a graph has a cycle")
-        return order
-
-    def _check_scope(self, node: GraphNode) -> None:
-        at, depth = node.scope, 0
-        while at is not None:
-            around = self.nodes.get(at)
-            if around is None or not around.type.endswith("Entry") or depth > _DEEPEST:
-                raise NestError(f"node {node.id[:20]} is in no map")
-            at, depth = around.scope, depth + 1
+        return part_of(place.view(self.data), self.memlet.get("subset"), place)
 
 
 def _nodes(documents: Any) -> Iterator[GraphNode]:
@@ -144,6 +94,11 @@ def parts_of(subset: Any, place: Place) -> list[Part]:
     raise NestError("a subset is malformed")
 
 
+def part_of(view: View, subset: Any, place: Place) -> View:
+    """The subset of a view, which is the view itself for a scalar. Raises: NestError."""
+    return view.part(parts_of(subset, place)) if view.at else view
+
+
 def _part(document: Any, place: Place) -> Part:
     if not isinstance(document, dict):
         raise NestError("a range is malformed")
@@ -156,11 +111,6 @@ def _part(document: Any, place: Place) -> Part:
 
 #: Connector of a view's node on the edge to its array.
 CONNECTOR = "views"
-
-
-def is_view(edge: Edge) -> bool:
-    """True if an edge only binds a view to its array, and carries no data."""
-    return CONNECTOR in (edge.source_connector, edge.target_connector)
 
 
 def view_of(edge: Edge, array: str, attributes: Mapping[str, Any], place: Place) -> View:
@@ -191,33 +141,71 @@ def view_of(edge: Edge, array: str, attributes: Mapping[str, Any], place: Place)
 Nested = Callable[[dict[str, Any], Place], list[Node]]
 
 
-def state_nodes(state: dict[str, Any], place: Place, nested: Nested) -> list[Node]:
-    """The tree of a state. Outside of nested programs an unreadable part is left out, with a note.
+class State:
+    """The nodes and edges of a state. Raises: NestError for edges to missing nodes and for
+    cycles."""
 
-    Raises: NestError for a malformed graph, and for an unreadable part of a nested program.
-    """
-    label = str(state.get("label", ""))[:60]
-    return _State(Graph(state), label, nested).nodes(None, place)
-
-
-class _State:
-    def __init__(self, graph: Graph, label: str, nested: Nested) -> None:
-        self._graph = graph
-        self._label = label
+    def __init__(self, state: dict[str, Any], nested: Nested) -> None:
+        self._label = str(state.get("label", ""))[:60]
         self._nested = nested
         #: Values passed from tasklet to tasklet.
         self._passed: dict[tuple[str, str | None], Expr] = {}
+        self._nodes = {node.id: node for node in _nodes(state.get("nodes"))}
+        self._into: dict[str, list[Edge]] = {at: [] for at in self._nodes}
+        self._out: dict[str, list[Edge]] = {at: [] for at in self._nodes}
+        for edge in _edges(state.get("edges")):
+            for end in (edge.source, edge.target):
+                if end not in self._nodes:
+                    raise NestError(f"an edge ends at node {end[:20]}, which is not there")
+            self._into[edge.target].append(edge)
+            self._out[edge.source].append(edge)
+        self._order = self._ordered()
+        for node in self._nodes.values():
+            self._check_scope(node)
+
+    def _within(self, scope: str | None) -> Iterator[GraphNode]:
+        """The nodes of a map, or those outside of all, in topological order."""
+        return (self._nodes[at] for at in self._order if self._nodes[at].scope == scope)
+
+    def _ordered(self) -> list[str]:
+        place = {at: number for number, at in enumerate(self._nodes)}
+        left = {at: len(edges) for at, edges in self._into.items()}
+        ready = [(place[at], at) for at, count in left.items() if not count]
+        heapq.heapify(ready)
+        order: list[str] = []
+        while ready:
+            _, at = heapq.heappop(ready)
+            order.append(at)
+            for edge in self._out[at]:
+                left[edge.target] -= 1
+                if not left[edge.target]:
+                    heapq.heappush(ready, (place[edge.target], edge.target))
+        if len(order) < len(self._nodes):
+            raise NestError("a graph has a cycle")
+        return order
+
+    def _check_scope(self, node: GraphNode) -> None:
+        at, depth = node.scope, 0
+        while at is not None:
+            around = self._nodes.get(at)
+            if around is None or not around.type.endswith("Entry") or depth > _DEEPEST:
+                raise NestError(f"node {node.id[:20]} is in no map")
+            at, depth = around.scope, depth + 1
 
     def nodes(self, scope: str | None, place: Place) -> list[Node]:
-        """The tree of a map's body, or of the nodes outside of all maps."""
-        for node in self._graph.within(scope):
+        """The tree of a map's body, or of the nodes outside of all maps. Outside of nested programs
+        an unreadable part is left out, with a note.
+
+        Raises: NestError for an unreadable part of a map or of a nested program.
+        """
+        for node in self._within(scope):
             self._views(node, place)
         nodes: list[Node] = []
-        for node in self._graph.within(scope):
+        for node in self._within(scope):
             try:
                 nodes += self._node(node, place)
             except NestError as error:
-                if scope is not None or place.nested:
+                if scope is not None or place.depth:
                     raise
                 place.registry.notes.append(f"{self._where(node)}: {error.reason}")
         return nodes
@@ -260,9 +248,9 @@ class _State:
                 place = place.deeper()
                 place.scope.names[name] = start
                 continue
-            loop = Loop(start, added(end, whole(1)), number_of(dimension.get("step", "1"), place))
+            loop = Loop(start, end + 1, number_of(dimension.get("step", "1"), place))
             loop = ending_at_last(loop)
-            place = place.within(name, loop, Index(Affine(0, (*[0] * len(place.loops), 1))))
+            place = place.within(name, loop, Index(Affine.of_loop(len(place.loops))))
             loops.append((name, loop))
         inside = tuple(self.nodes(node.id, place))
         for name, loop in reversed(loops):
@@ -273,7 +261,7 @@ class _State:
         """The place with a symbol for each bound read from an array, named as the map's
         connector."""
         inner = place
-        for edge in self._graph.into[node.id]:
+        for edge in self._into[node.id]:
             name = edge.target_connector
             if name is None or name.startswith("IN_"):
                 continue
@@ -286,12 +274,12 @@ class _State:
 
     def _tasklet(self, node: GraphNode, place: Place) -> list[Node]:
         inputs: dict[str, Expr | View] = {}
-        for edge in self._graph.into[node.id]:
+        for edge in self._into[node.id]:
             if edge.target_connector is not None:
                 inputs[edge.target_connector] = self._input(edge, place)
         outputs = [
             Output(edge.source_connector, edge.view(place), combine_of(edge.memlet.get("wcr")))
-            for edge in self._graph.out[node.id]
+            for edge in self._out[node.id]
             if edge.source_connector is not None and edge.data is not None
         ]
         statements, values = tasklet(node.attributes.get("code"), inputs, outputs, place)
@@ -311,12 +299,12 @@ class _State:
 
     def _views(self, node: GraphNode, place: Place) -> None:
         """Bind the name of a view node to the part of its array."""
-        ends = [(edge, edge.source) for edge in self._graph.into[node.id]]
-        ends += [(edge, edge.target) for edge in self._graph.out[node.id]]
+        ends = [(edge, edge.source) for edge in self._into[node.id]]
+        ends += [(edge, edge.target) for edge in self._out[node.id]]
         for edge, other in ends:
             own = edge.target_connector if edge.target == node.id else edge.source_connector
-            if own == CONNECTOR and self._graph.nodes[other].type == "AccessNode":
-                array = str(self._graph.nodes[other].attributes.get("data"))
+            if own == CONNECTOR and self._nodes[other].type == "AccessNode":
+                array = str(self._nodes[other].attributes.get("data"))
                 part = partial(view_of, edge, array)
                 place.views.alias(str(node.attributes.get("data")), part, place)
 
@@ -325,30 +313,31 @@ class _State:
     def _copies(self, node: GraphNode, place: Place) -> list[Node]:
         """Copies into a node, and out of it through the end of a map."""
         copies: list[Node] = []
-        for edge in self._graph.into[node.id]:
-            source = self._graph.nodes[edge.source]
-            if edge.data is None or source.type not in ("AccessNode", "MapEntry") or is_view(edge):
+        for edge in self._into[node.id]:
+            source = self._nodes[edge.source]
+            binds_view = CONNECTOR in (edge.source_connector, edge.target_connector)
+            if edge.data is None or binds_view or source.type not in ("AccessNode", "MapEntry"):
                 continue
             other = self._far_data(edge, up=True)
             copies += self._copy(edge, other, str(node.attributes.get("data")), place)
-        for edge in self._graph.out[node.id]:
-            if edge.data is not None and self._graph.nodes[edge.target].type == "MapExit":
+        for edge in self._out[node.id]:
+            if edge.data is not None and self._nodes[edge.target].type == "MapExit":
                 other = self._far_data(edge, up=False)
                 copies += self._copy(edge, str(node.attributes.get("data")), other, place)
         return copies
 
     def _far_data(self, edge: Edge, *, up: bool) -> str:
         """The array at the other end of a path through the ends of maps."""
-        for _ in self._graph.nodes:
-            node = self._graph.nodes[edge.source if up else edge.target]
+        for _ in self._nodes:
+            node = self._nodes[edge.source if up else edge.target]
             if node.type == "AccessNode":
                 return str(node.attributes.get("data"))
             if up:
                 name = str(edge.source_connector).replace("OUT_", "IN_", 1)
-                ends = [e for e in self._graph.into[node.id] if e.target_connector == name]
+                ends = [e for e in self._into[node.id] if e.target_connector == name]
             else:
                 name = str(edge.target_connector).replace("IN_", "OUT_", 1)
-                ends = [e for e in self._graph.out[node.id] if e.source_connector == name]
+                ends = [e for e in self._out[node.id] if e.source_connector == name]
             if len(ends) != 1:
                 break
             edge = ends[0]
@@ -358,13 +347,12 @@ class _State:
         near, far = edge.memlet.get("subset"), edge.memlet.get("other_subset")
         subsets = (near, far) if edge.data == source else (far, near)
         views = [
-            view if subset is None or not view.at else view.part(parts_of(subset, place))
+            place.view(name) if subset is None else part_of(place.view(name), subset, place)
             for name, subset in zip((source, target), subsets, strict=True)
-            for view in [place.view(name)]
         ]
         sizes = [part.size for part in parts_of(near, place) if not part.single]
         first = len(place.loops)
-        at = [Index(Affine(0, (*[0] * (first + d), 1))) for d in range(len(sizes))]
+        at = [Index(Affine.of_loop(first + d)) for d in range(len(sizes))]
         if any(view.rank != len(sizes) for view in views if sizes and not view.single):
             raise NestError("a copy between parts of unlike dimensions")
         one, other = (view.access(at or [Index()] * view.rank) for view in views)
@@ -382,7 +370,7 @@ class _State:
         if not isinstance(program, dict) or not isinstance(program.get("attributes"), dict):
             raise NestError("a nested program is malformed")
         described = program["attributes"].get("_arrays") or {}
-        if any(edge.memlet.get("wcr") for edge in self._graph.out[node.id]):
+        if any(edge.memlet.get("wcr") for edge in self._out[node.id]):
             raise NestError("a nested program accumulates into an outer array")
         symbols: dict[str, Index | Expr | Refused] = {}
         for name, text in (node.attributes.get("symbol_mapping") or {}).items():
@@ -393,14 +381,16 @@ class _State:
         declared = Containers(described, {})
         inside = place.inside(declared, symbols)
         handed: dict[str, View] = {}
-        ends = [(edge, edge.target_connector) for edge in self._graph.into[node.id]]
-        ends += [(edge, edge.source_connector) for edge in self._graph.out[node.id]]
+        ends = [(edge, edge.target_connector) for edge in self._into[node.id]]
+        ends += [(edge, edge.source_connector) for edge in self._out[node.id]]
         for edge, name in ends:
             if name is None or edge.data is None or name in handed:
                 continue
             view = place.view(edge.data)
-            parts = parts_of(edge.memlet.get("subset"), place) if view.at else []
-            handed[name] = view.part(parts, ones=declared.ones(name, inside)) if view.at else view
+            if view.at:
+                parts = parts_of(edge.memlet.get("subset"), place)
+                view = view.part(parts, declared.ones(name, inside))
+            handed[name] = view
         return self._nested(
             program, place.inside(Containers(described, handed, place.loops), symbols)
         )

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pycparser import c_ast, c_parser
 
 from embeddb.core.errors import NestError
-from embeddb.nests.parts import Access, Array, Call, Expr, Statement
-from indexer.frontends.c.expressions import value_of
+from embeddb.nests.parts import Access, Array, Expr, Statement
+from indexer.frontends.c.expressions import typed
 from indexer.frontends.dace.data import Place, Values, View, expression, parsed
 from indexer.frontends.distribute import combined
-from indexer.frontends.scalars import chosen, opposite, truth
+from indexer.frontends.scalars import chosen, masked, opposite, truth
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,8 @@ class _Reader:
                     self._elements.append((name, target, self.values.of(value), mask))
                 case ast.If(test, one, other):
                     condition = truth(self.values.of(test))
-                    self.run(one, _under(mask, condition))
-                    self.run(other, _under(mask, opposite(condition)))
+                    self.run(one, masked(mask, condition))
+                    self.run(other, masked(mask, opposite(condition)))
                 case ast.Pass():
                     pass
                 case _:
@@ -123,10 +123,6 @@ class _Reader:
         return statements
 
 
-def _under(mask: Expr | None, condition: Expr) -> Expr:
-    return condition if mask is None else Call("*", (mask, condition))
-
-
 def _run_c(reader: _Reader, text: str, inputs: Mapping[str, Expr | View], place: Place) -> None:
     """`out = expression;` in C, once or more often."""
     if len(text) > 4000:
@@ -135,7 +131,7 @@ def _run_c(reader: _Reader, text: str, inputs: Mapping[str, Expr | View], place:
         tree = c_parser.CParser().parse(f"void f(void) {{ {text} }}")
     except c_parser.ParseError as error:
         raise NestError(f"{text[:40]!r} cannot be parsed") from error
-    scope = replace(place.scope.inner(), overloaded=True)
+    scope = replace(place.scope.inner(), overloaded=True, loops=())
     for name, value in inputs.items():
         if not isinstance(value, View):
             scope.names[name] = value
@@ -146,6 +142,6 @@ def _run_c(reader: _Reader, text: str, inputs: Mapping[str, Expr | View], place:
             and isinstance(node.lvalue, c_ast.ID)
         ):
             raise NestError(f"{type(node).__name__} is not supported in a tasklet")
-        value = value_of(node.rvalue, scope)
+        value = typed(node.rvalue, scope).value
         scope.names[node.lvalue.name] = value
         reader.assign(node.lvalue.name, value, None)

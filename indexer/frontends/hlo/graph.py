@@ -7,22 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import Region, combine_of, region_text
 from embeddb.tensors.check import MOST_OPERATIONS, check_operation, computation
 from embeddb.tensors.tensor_graph import Attribute, Operation, Shape, TensorGraph
+from indexer.frontends.hlo.attributes import MOST_RAW, canonical
 from indexer.frontends.hlo.instructions import (
     ENTERED,
     IDLE,
-    MOST_RAW,
     OPAQUE,
     OPCODES,
     Body,
     Instruction,
     Module,
     ShapeTree,
-    canonical,
     leaves,
 )
 
@@ -131,7 +131,10 @@ class Graph:
         operands = [values[name] for name in one.operands]
         match one.opcode:
             case "parameter":
-                return self._parameter(one, arguments)
+                number = int(str(canonical(one)["number"]))
+                if arguments is not None:
+                    return arguments[number]
+                return self.parameters(one.name, one.shape, number)
             case "tuple":
                 return tuple(operands)
             case "get-tuple-element":
@@ -148,12 +151,6 @@ class Graph:
                 self.module.note("opt-barrier is left out: it computes nothing")
                 return operands[0]
         return self.single(one, operands)
-
-    def _parameter(self, one: Instruction, arguments: Sequence[Value] | None) -> Value:
-        number = int(str(canonical(one)["number"]))
-        if arguments is None:
-            return self.parameters(one.name, one.shape, number)
-        return arguments[number]
 
     def _combined(self, one: Instruction) -> dict[str, Attribute]:
         """Attributes of the bodies that an operation applies to elements."""
@@ -194,14 +191,10 @@ def _called(one: Instruction, key: str) -> str:
 
 def _parts(shape: ShapeTree, place: int) -> Value:
     """A tuple like `shape`, of the results of the operation at a place."""
-    count = 0
+    numbers = count()
 
     def of(part: ShapeTree) -> Value:
-        nonlocal count
-        if isinstance(part, Shape):
-            count += 1
-            return Part(place, count - 1)
-        return tuple(of(inner) for inner in part)
+        return Part(place, next(numbers)) if isinstance(part, Shape) else tuple(map(of, part))
 
     return of(shape)
 

@@ -7,7 +7,7 @@ before the first body.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from embeddb.core.errors import TensorError
@@ -156,13 +156,13 @@ def _instruction(tokens: list[str], line: int, note: Callable[[str], None]) -> I
     end = past_brackets(tokens, at + 1)
     inside = tokens[at + 2 : end - 1]
     plain = opcode in ("parameter", "constant")
-    operands = [] if plain else _operands(inside, note)
+    operands = [] if plain else [_operand(item, note) for item in _items(inside)]
     return Instruction(
         _name(tokens[0]),
         opcode,
         shape,
         tuple(name for name, _ in operands),
-        _attributes(tokens, end),
+        _attributes(tokens[end:]),
         joined(inside) if plain else "",
         line,
         tuple(shape for _, shape in operands),
@@ -192,34 +192,32 @@ def _desugared(one: Instruction, module: Module) -> Instruction:
     return replace(one, opcode="async-start", attributes={"calls": [body.name]})
 
 
-def _operands(tokens: list[str], note: Callable[[str], None]) -> list[tuple[str, ShapeTree | None]]:
-    """Operand names, each with the shape that some versions write before it."""
-    operands: list[tuple[str, ShapeTree | None]] = []
+def _items(tokens: list[str]) -> Iterator[list[str]]:
+    """The parts between commas outside of brackets."""
     at = 0
     while at < len(tokens):
         start = at
         while at < len(tokens) and tokens[at] != ",":
             at = past_brackets(tokens, at) if tokens[at] in ("(", "{", "[") else at + 1
-        if at == start:
-            raise TensorError("an operand is missing")
-        shape = read_shape(tokens, start, note)[0] if at - start > 1 else None
-        operands.append((_name(tokens[at - 1]), shape))
+        yield tokens[start:at]
         at += 1
-    return operands
 
 
-def _attributes(tokens: list[str], at: int) -> dict[str, list[str]]:
+def _operand(item: list[str], note: Callable[[str], None]) -> tuple[str, ShapeTree | None]:
+    """Name of an operand, with the shape that some versions write before it."""
+    if not item:
+        raise TensorError("an operand is missing")
+    return _name(item[-1]), read_shape(item, 0, note)[0] if len(item) > 1 else None
+
+
+def _attributes(tokens: list[str]) -> dict[str, list[str]]:
     """Attributes of `, key=value`; a value extends to the comma outside of brackets."""
-    attributes: dict[str, list[str]] = {}
-    while at < len(tokens):
-        if tokens[at] != ",":
-            raise TensorError(f"{tokens[at][:40]!r} in place of `, key=value`")
-        key = tokens[at + 1]
-        if tokens[at + 2] != "=":
-            raise TensorError(f"attribute {key[:40]!r} has no value")
-        start = at = at + 3
-        while at < len(tokens) and tokens[at] != ",":
-            at = past_brackets(tokens, at) if tokens[at] in ("(", "{", "[") else at + 1
-        if key not in _LEFT_OUT:
-            attributes[key] = tokens[start:at]
-    return attributes
+    if tokens and tokens[0] != ",":
+        raise TensorError(f"{tokens[0][:40]!r} in place of `, key=value`")
+    if tokens[-1:] == [","]:
+        raise TensorError("an instruction was cut off")
+    items = list(_items(tokens[1:]))
+    for item in items:
+        if item[1:2] != ["="]:
+            raise TensorError(f"attribute {joined(item[:1])[:40]!r} has no value")
+    return {key: value for key, _, *value in items if key not in _LEFT_OUT}

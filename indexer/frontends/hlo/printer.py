@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.analysis import Region, region_of
+from embeddb.tensors.analysis import region_of
 from embeddb.tensors.partition import Partition
 from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
+from indexer.frontends.hlo.attributes import FIELDS, braces
 
-#: Printed parts of a window, by our names; pads are written together.
-_WINDOW = (("stride", "stride"), ("lhs_dilate", "lhs_dilate"), ("rhs_dilate", "rhs_dilate"))
-_DOT = ("lhs_batch", "lhs_contracting", "rhs_batch", "rhs_contracting")
 _LOST = frozenset(("while", "conditional", "custom-call", "fusion", "call", "async-start"))
 _COMBINED = ("reduce", "reduce-window", "scatter", "sort", "map", "all-reduce", "reduce-scatter")
 
@@ -56,8 +54,7 @@ def fused_text(partition: Partition) -> str:
                 for index, at in enumerate(placed.gives)
             ]
     entry += _copied(partition, regions)
-    lines = "\n".join(_with_root(program, entry, _output_shapes(program)))
-    whole = [_head(program), *regions.values(), *bodies, f"ENTRY main {{\n{lines}\n}}"]
+    whole = [_head(program), *regions.values(), *bodies, _framed("ENTRY main", program, entry)]
     return "\n\n".join(whole) + "\n"
 
 
@@ -87,27 +84,22 @@ def _head(graph: TensorGraph) -> str:
 
 
 def _output_shapes(graph: TensorGraph) -> str:
-    outputs = [_shapes(graph.operations[at].results) for at in graph.outputs]
-    return outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
+    return _one_or_tuple([_shapes(graph.operations[at].results) for at in graph.outputs])
 
 
 def _computation(head: str, graph: TensorGraph, regions: dict[str, str]) -> str:
     lines = [_line(graph, at, regions) for at in range(len(graph.operations))]
-    return "\n".join([f"{head} {{", *_with_root(graph, lines, _output_shapes(graph)), "}"])
+    return _framed(head, graph, lines)
 
 
-def _with_root(graph: TensorGraph, lines: list[str], shapes: str) -> list[str]:
+def _framed(head: str, graph: TensorGraph, lines: list[str]) -> str:
+    """A computation with its root marked."""
+    text = "\n".join([f"{head} {{", *lines])
     if len(graph.outputs) > 1:
-        root = f"  ROOT out = {shapes} tuple({', '.join(map(_name, graph.outputs))})"
-        return [*lines, root]
-    start = f"  {_name(graph.outputs[0])} = "
-    return [_rooted(line) if line.rpartition("\n")[2].startswith(start) else line for line in lines]
-
-
-def _rooted(lines: str) -> str:
-    """Mark the last line as the root."""
-    head, cut, last = lines.rpartition("\n")
-    return f"{head}{cut}  ROOT {last.lstrip()}"
+        outputs = ", ".join(map(_name, graph.outputs))
+        return f"{text}\n  ROOT out = {_output_shapes(graph)} tuple({outputs})\n}}"
+    start = f"\n  {_name(graph.outputs[0])} = "
+    return text.replace(start, start.replace("  ", "  ROOT "), 1) + "\n}"
 
 
 def _name(at: int) -> str:
@@ -121,9 +113,11 @@ def _word(name: str) -> str:
 
 
 def _shapes(results: Sequence[Shape]) -> str:
-    if len(results) == 1:
-        return str(results[0])
-    return f"({', '.join(map(str, results))})"
+    return _one_or_tuple([str(shape) for shape in results])
+
+
+def _one_or_tuple(texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
 
 
 def _line(graph: TensorGraph, at: int, regions: dict[str, str]) -> str:
@@ -138,6 +132,8 @@ def _line(graph: TensorGraph, at: int, regions: dict[str, str]) -> str:
     elif op.opcode == "constant":
         operands = _literal(op)
     elif op.opcode == "bitcast":
+        if not op.operands:  # in the text of a region, which is not checked
+            raise TensorError(f"{_where(graph, at)}: a bitcast of nothing cannot be written as HLO")
         return _bitcast(at, op, graph.operand_shapes(at)[0])
     tail = _attributes(graph, at, regions)
     return ", ".join([f"  {_name(at)} = {_shapes(op.results)} {op.opcode}({operands})", *tail])
@@ -154,9 +150,9 @@ def _bitcast(at: int, op: Operation, operand: Shape) -> str:
     name, below = _name(at), _name(op.operands[0])
     return "\n".join(
         [
-            f"  {name}.lies = {before} transpose({below}), dimensions={_braces(outer)}",
+            f"  {name}.lies = {before} transpose({below}), dimensions={braces(outer)}",
             f"  {name}.flat = {after} reshape({name}.lies)",
-            f"  {name} = {op.shape} transpose({name}.flat), dimensions={_braces(back)}",
+            f"  {name} = {op.shape} transpose({name}.flat), dimensions={braces(back)}",
         ]
     )
 
@@ -179,39 +175,14 @@ def _literal(op: Operation) -> str:
     return text
 
 
-#: Text after the operands, by opcode; for other opcodes it is `raw`.
-_WRITTEN: dict[str, Callable[[Operation], list[str]]] = {
-    **dict.fromkeys(("parameter", "constant"), lambda op: []),
-    **dict.fromkeys(
-        ("broadcast", "transpose", "reverse", "reduce"),
-        lambda op: [f"dimensions={_braces(op.dims('dimensions'))}"],
-    ),
-    **dict.fromkeys(("reduce-window", "select-and-scatter"), lambda op: [f"window={_window(op)}"]),
-    "dot": lambda op: [f"{k}_dims={_braces(op.dims(k))}" for k in _DOT if op.dims(k)],
-    "convolution": lambda op: [
-        f"window={_window(op)}",
-        f"dim_labels={op.attributes.get('labels', '')}",
-        f"feature_group_count={op.attributes.get('feature_groups', 1)}",
-        f"batch_group_count={op.attributes.get('batch_groups', 1)}",
-    ],
-    "iota": lambda op: [f"iota_dimension={op.attributes.get('dimension', 0)}"],
-    "concatenate": lambda op: [f"dimensions={{{op.attributes.get('dimension', 0)}}}"],
-    "slice": lambda op: [f"slice={_slice(op)}"],
-    "pad": lambda op: [f"padding={_padding(op)}"],
-    "dynamic-slice": lambda op: [f"dynamic_slice_sizes={_braces(op.dims('sizes'))}"],
-    "compare": lambda op: [f"direction={op.attributes.get('direction', 'EQ')}"],
-    "get-tuple-element": lambda op: [f"index={op.attributes.get('index', 0)}"],
-}
-
-
 def _attributes(graph: TensorGraph, at: int, regions: dict[str, str]) -> list[str]:
     op = graph.operations[at]
-    if op.opcode in _WRITTEN:
-        return _WRITTEN[op.opcode](op) + _bodies(graph, at, regions)
-    raw = str(op.attributes.get("raw", ""))
+    raw = "" if op.opcode in FIELDS else str(op.attributes.get("raw", ""))
     if raw.endswith("…"):
         raise TensorError(f"{_where(graph, at)}: its attributes were cut short")
-    return ([raw] if raw else []) + _bodies(graph, at, regions)
+    texts = {field.key: field.text(op) for field in FIELDS.get(op.opcode, ())}
+    written = [f"{key}={text}" for key, text in texts.items() if text]
+    return [*written, *([raw] if raw else []), *_bodies(graph, at, regions)]
 
 
 def _bodies(graph: TensorGraph, at: int, regions: dict[str, str]) -> list[str]:
@@ -242,56 +213,6 @@ def _body(graph: TensorGraph, at: int, word: str, text: str, regions: dict[str, 
             "combining body was not read"
         )
     if key not in regions:
-        regions[key] = _region(f"region{len(regions)}", region)
+        graph = TensorGraph(region.operations, region.outputs)
+        regions[key] = _computation(f"region{len(regions)}", graph, regions)
     return regions[key].partition(" ")[0]
-
-
-def _region(name: str, region: Region) -> str:
-    lines = []
-    for at, op in enumerate(region.operations):
-        operands = ", ".join(map(_name, op.operands))
-        if op.opcode in ("parameter", "constant"):
-            operands = str(op.attributes["number" if op.opcode == "parameter" else "value"])
-        direction = f", direction={op.attributes['direction']}" if op.opcode == "compare" else ""
-        opcode = "bitcast-convert" if op.opcode == "bitcast" else op.opcode
-        lines.append(f"  {_name(at)} = {op.shape} {opcode}({operands}){direction}")
-    if len(region.outputs) == 1:
-        root = region.outputs[0]
-        lines[root] = _rooted(lines[root])
-    else:
-        shapes = ", ".join(str(region.operations[at].shape) for at in region.outputs)
-        outputs = ", ".join(map(_name, region.outputs))
-        lines.append(f"  ROOT out = ({shapes}) tuple({outputs})")
-    return "\n".join([f"{name} {{", *lines, "}"])
-
-
-def _braces(numbers: Sequence[int]) -> str:
-    return "{" + ",".join(map(str, numbers)) + "}"
-
-
-def _window(op: Operation) -> str:
-    size = op.dims("size")
-    if not size:
-        return "{}"
-    parts = [("size", _by(size))]
-    pads = [f"{a}_{b}" for a, b in zip(op.dims("low"), op.dims("high"), strict=True)]
-    parts += [(name, _by(op.dims(ours))) for ours, name in _WINDOW if op.dims(ours)]
-    parts += [("pad", "x".join(pads))] if pads else []
-    parts += [("rhs_reversal", _by(op.dims("reversal")))] if op.dims("reversal") else []
-    return "{" + " ".join(f"{name}={value}" for name, value in parts) + "}"
-
-
-def _by(numbers: Sequence[int]) -> str:
-    return "x".join(map(str, numbers))
-
-
-def _slice(op: Operation) -> str:
-    stride = op.dims("stride") or (1,) * op.shape.rank
-    parts = zip(op.dims("start"), op.dims("limit"), stride, strict=True)
-    return "{" + ", ".join(f"[{a}:{b}:{c}]" for a, b, c in parts) + "}"
-
-
-def _padding(op: Operation) -> str:
-    low, high = op.dims("low"), op.dims("high")
-    interior = op.dims("interior") or (0,) * len(low)
-    return "x".join(f"{a}_{b}_{c}" for a, b, c in zip(low, high, interior, strict=True))

@@ -13,33 +13,21 @@ from dataclasses import dataclass
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import ELEMENTWISE
-from embeddb.tensors.tensor_graph import DTYPES, Attribute, Shape
+from embeddb.tensors.tensor_graph import DTYPES, Operation, Shape
 from embeddb.tensors.tiling.forms import number_of
-from indexer.frontends.hlo.instructions import numbers_of
+from indexer.frontends.hlo.attributes import numbers_of
 
 Dims = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """An opcode with the shapes of its operands and results. `attributes` are canonical (see
-    `embeddb.tensors.tensor_graph`), `raw` the tokens of the text by name."""
+    """An operation with the shapes of its operands, and its attributes as the text has them:
+    tokens by name."""
 
-    opcode: str
+    op: Operation
     operands: tuple[Shape, ...]
-    results: tuple[Shape, ...]
-    attributes: Mapping[str, Attribute]
     raw: Mapping[str, Sequence[str]]
-
-    def dims(self, name: str) -> Dims:
-        """A canonical attribute of several numbers, () where it is absent."""
-        value = self.attributes.get(name, ())
-        return value if isinstance(value, tuple) else ()
-
-    def whole(self, name: str, default: int) -> int:
-        """A canonical attribute of one number."""
-        value = self.attributes.get(name, default)
-        return value if isinstance(value, int) else default
 
     def numbers(self, name: str) -> Dims:
         """The numbers of an attribute as the text has it, () where it is absent."""
@@ -85,10 +73,10 @@ _COUNTS = {
 
 
 def _elementwise(call: Applied) -> list[Dims]:
-    operands = call.take(_COUNTS.get(call.opcode, 1))
-    main = operands[1 if call.opcode in _SCALARS else 0]
+    operands = call.take(_COUNTS.get(call.op.opcode, 1))
+    main = operands[1 if call.op.opcode in _SCALARS else 0]
     for at, shape in enumerate(operands):
-        if at not in _SCALARS.get(call.opcode, ()) or shape.rank:
+        if at not in _SCALARS.get(call.op.opcode, ()) or shape.rank:
             _equal(main.dims, shape.dims, "the sizes")
     return [main.dims]
 
@@ -106,7 +94,7 @@ def _first(call: Applied) -> list[Dims]:
 
 def _broadcast(call: Applied) -> list[Dims]:
     (operand,) = call.take(1)
-    out, axes = call.results[0].dims, call.dims("dimensions")
+    out, axes = call.op.results[0].dims, call.op.dims("dimensions")
     check_axes(axes, len(out), "dimensions")
     _equal([out[axis] for axis in axes], operand.dims, "the sizes of the dimensions kept")
     return [out]
@@ -114,7 +102,7 @@ def _broadcast(call: Applied) -> list[Dims]:
 
 def _transpose(call: Applied) -> list[Dims]:
     (operand,) = call.take(1)
-    axes = call.dims("dimensions")
+    axes = call.op.dims("dimensions")
     check_axes(axes, operand.rank, "dimensions")
     if len(axes) != operand.rank:
         raise TensorError(f"dimensions={{{_by(axes)}}} leaves one of {operand.rank} out")
@@ -123,13 +111,13 @@ def _transpose(call: Applied) -> list[Dims]:
 
 def _reverse(call: Applied) -> list[Dims]:
     (operand,) = call.take(1)
-    check_axes(call.dims("dimensions"), operand.rank, "dimensions")
+    check_axes(call.op.dims("dimensions"), operand.rank, "dimensions")
     return [operand.dims]
 
 
 def _reshape(call: Applied) -> list[Dims]:
-    operand = call.operands[0] if call.opcode == "dynamic-reshape" else call.take(1)[0]
-    result = call.results[0]
+    operand = call.operands[0] if call.op.opcode == "dynamic-reshape" else call.take(1)[0]
+    result = call.op.results[0]
     if operand.elements != result.elements:
         raise TensorError(f"{operand.elements:,} elements are not {result.elements:,}")
     return [result.dims]
@@ -138,7 +126,7 @@ def _reshape(call: Applied) -> list[Dims]:
 def _bitcast(call: Applied) -> list[Dims]:
     """The same bytes, and the same number of elements unless the type changes."""
     (operand,) = call.take(1)
-    result = call.results[0]
+    result = call.op.results[0]
     if operand.dtype == result.dtype:
         return _reshape(call)
     old, new = _width(operand), _width(result)
@@ -155,7 +143,7 @@ def _width(shape: Shape) -> int:
 def _bitcast_convert(call: Applied) -> list[Dims]:
     """Smaller elements add a last dimension, larger ones remove it."""
     (operand,) = call.take(1)
-    old, new = _width(operand), _width(call.results[0])
+    old, new = _width(operand), _width(call.op.results[0])
     if old > new > 0:
         return [(*operand.dims, old // new)]
     if new > old > 0:
@@ -166,7 +154,7 @@ def _bitcast_convert(call: Applied) -> list[Dims]:
 
 
 def _concatenate(call: Applied) -> list[Dims]:
-    first, axis = _first(call)[0], call.whole("dimension", 0)
+    first, axis = _first(call)[0], call.op.number("dimension", 0)
     check_axes([axis], len(first), "dimensions")
     for shape in call.operands:
         if shape.rank != len(first):
@@ -178,11 +166,22 @@ def _concatenate(call: Applied) -> list[Dims]:
     return [(*first[:axis], total, *first[axis + 1 :])]
 
 
+def by_dimension(call: Applied, names: Sequence[str], rank: int, does: str) -> list[Dims]:
+    """Canonical attributes of a number for each dimension. Raises: TensorError for other ones."""
+    parts = [call.op.dims(name) for name in names]
+    if any(len(part) != rank for part in parts):
+        raise TensorError(f"{does} {len(parts[0])} of {rank} dimensions")
+    return parts
+
+
+def check_within(part: Dims, whole: Dims, what: str) -> None:
+    if len(part) != len(whole) or any(a > b for a, b in zip(part, whole, strict=True)):
+        raise TensorError(f"a {what} of [{_by(part)}] is larger than [{_by(whole)}]")
+
+
 def _slice(call: Applied) -> list[Dims]:
     (operand,) = call.take(1)
-    parts = [call.dims(name) for name in ("start", "limit", "stride")]
-    if any(len(part) != operand.rank for part in parts):
-        raise TensorError(f"it slices {len(parts[0])} of {operand.rank} dimensions")
+    parts = by_dimension(call, ("start", "limit", "stride"), operand.rank, "it slices")
     out = []
     for size, start, limit, stride in zip(operand.dims, *parts, strict=True):
         if not 0 <= start <= limit <= size or stride < 1:
@@ -195,9 +194,7 @@ def _pad(call: Applied) -> list[Dims]:
     operand, value = call.take(2)
     if value.rank:
         raise TensorError("the value that is padded with is no scalar")
-    parts = [call.dims(name) for name in ("low", "high", "interior")]
-    if any(len(part) != operand.rank for part in parts):
-        raise TensorError(f"it pads {len(parts[0])} of {operand.rank} dimensions")
+    parts = by_dimension(call, ("low", "high", "interior"), operand.rank, "it pads")
     return [
         tuple(
             low + high + size + inner * max(size - 1, 0)
@@ -214,10 +211,9 @@ def _starts(starts: Sequence[Shape], rank: int) -> None:
 
 
 def _dynamic_slice(call: Applied) -> list[Dims]:
-    operand, sizes = Shape("", _first(call)[0]), call.dims("sizes")
-    _starts(call.operands[1:], operand.rank)
-    if len(sizes) != operand.rank or any(a > b for a, b in zip(sizes, operand.dims, strict=True)):
-        raise TensorError(f"a slice of [{_by(sizes)}] is larger than [{_by(operand.dims)}]")
+    dims, sizes = _first(call)[0], call.op.dims("sizes")
+    _starts(call.operands[1:], len(dims))
+    check_within(sizes, dims, "slice")
     return [sizes]
 
 
@@ -226,26 +222,23 @@ def _dynamic_update_slice(call: Applied) -> list[Dims]:
         raise TensorError("it takes an array and its new part")
     operand, part = call.operands[:2]
     _starts(call.operands[2:], operand.rank)
-    if part.rank != operand.rank or any(
-        a > b for a, b in zip(part.dims, operand.dims, strict=True)
-    ):
-        raise TensorError(f"a part of [{_by(part.dims)}] is larger than [{_by(operand.dims)}]")
+    check_within(part.dims, operand.dims, "part")
     return [operand.dims]
 
 
 def _iota(call: Applied) -> list[Dims]:
     call.take(0)
-    check_axes([call.whole("dimension", 0)], call.results[0].rank, "iota_dimension")
-    return [call.results[0].dims]
+    check_axes([call.op.number("dimension", 0)], call.op.results[0].rank, "iota_dimension")
+    return [call.op.results[0].dims]
 
 
 def _dot(call: Applied) -> list[Dims]:
-    lhs, rhs = call.take(2 if call.opcode == "dot" else 4)[:2]
+    lhs, rhs = call.take(2 if call.op.opcode == "dot" else 4)[:2]
     free: list[int] = []
     batches, sums = [], []
     for shape, side in ((lhs, "lhs"), (rhs, "rhs")):
-        batch, summed = call.dims(f"{side}_batch"), call.dims(f"{side}_contracting")
-        if call.opcode != "dot":
+        batch, summed = call.op.dims(f"{side}_batch"), call.op.dims(f"{side}_contracting")
+        if call.op.opcode != "dot":
             batch = call.numbers(f"{side}_batch_dims")
             summed = call.numbers(f"{side}_contracting_dims")
         check_axes((*batch, *summed), shape.rank, f"{side}_dims")
@@ -257,8 +250,8 @@ def _dot(call: Applied) -> list[Dims]:
     return [(*batches[0], *free)]
 
 
-def _halves(call: Applied) -> tuple[Sequence[Shape], Sequence[Shape]]:
-    """Arrays of one size, and as many scalars, their initial values."""
+def reduced_arrays(call: Applied) -> Sequence[Shape]:
+    """The arrays of a reduction: of one size, followed by as many scalars, their initial values."""
     count, odd = divmod(len(call.operands), 2)
     if odd or not count:
         raise TensorError("it takes arrays and as many starting values")
@@ -267,12 +260,12 @@ def _halves(call: Applied) -> tuple[Sequence[Shape], Sequence[Shape]]:
         _equal(arrays[0].dims, shape.dims, "the sizes")
     if any(shape.rank for shape in starts):
         raise TensorError("a starting value is no scalar")
-    return arrays, starts
+    return arrays
 
 
 def _reduce(call: Applied) -> list[Dims]:
-    arrays, _ = _halves(call)
-    axes = call.dims("dimensions")
+    arrays = reduced_arrays(call)
+    axes = call.op.dims("dimensions")
     check_axes(axes, arrays[0].rank, "dimensions")
     return [tuple(n for at, n in enumerate(arrays[0].dims) if at not in axes)] * len(arrays)
 
@@ -325,8 +318,8 @@ def _triangular_solve(call: Applied) -> list[Dims]:
 
 def _batch_norm(call: Applied) -> list[Dims]:
     """An array, vectors with an entry per feature, and, for `grad`, the array's gradient."""
-    grad = call.opcode == "batch-norm-grad"
-    operands = call.take(3 if call.opcode == "batch-norm-training" else 5)
+    grad = call.op.opcode == "batch-norm-grad"
+    operands = call.take(3 if call.op.opcode == "batch-norm-training" else 5)
     axis = (*call.numbers("feature_index"), 0)[0]
     check_axes([axis], operands[0].rank, "feature_index")
     feature = (operands[0].dims[axis],)
@@ -334,7 +327,7 @@ def _batch_norm(call: Applied) -> list[Dims]:
         _equal(shape.dims, feature, "the numbers of features")
     if grad:
         _equal(operands[4].dims, operands[0].dims, "the sizes")
-    return [operands[0].dims] * 1 + [feature] * (0 if "inference" in call.opcode else 2)
+    return [operands[0].dims] * 1 + [feature] * (0 if "inference" in call.op.opcode else 2)
 
 
 def _topk(call: Applied) -> list[Dims]:
@@ -348,17 +341,17 @@ def _scaled(call: Applied) -> list[Dims]:
     """`all-gather` and `reduce-scatter`: one dimension is larger, or smaller, by the number of
     devices; all results by the same."""
     axis = (*call.numbers("dimensions"), 0)[0]
-    if len(call.operands) != len(call.results):
-        raise TensorError(f"{len(call.operands)} operands give {len(call.results)} results")
-    for operand, result in zip(call.operands, call.results, strict=True):
+    if len(call.operands) != len(call.op.results):
+        raise TensorError(f"{len(call.operands)} operands give {len(call.op.results)} results")
+    for operand, result in zip(call.operands, call.op.results, strict=True):
         check_axes([axis], operand.rank, "dimensions")
         small, large = operand.dims, result.dims
-        if call.opcode == "reduce-scatter":
+        if call.op.opcode == "reduce-scatter":
             small, large = large, small
         rest = [(*d[:axis], *d[axis + 1 :]) for d in (small, large)]
         if len(small) != len(large) or rest[0] != rest[1] or large[axis] % max(small[axis], 1):
             raise TensorError(f"dimension {axis} alone may be a multiple")
-    return [shape.dims for shape in call.results]
+    return [shape.dims for shape in call.op.results]
 
 
 def _ragged_all_to_all(call: Applied) -> list[Dims]:
@@ -381,7 +374,7 @@ _SEPARATED = str.maketrans("{},", "   ")
 def _constant(call: Applied) -> list[Dims]:
     """Check that numbers fit their type, and that there is one for each element, where all are
     written."""
-    text, shape = "".join(call.raw.get("literal", ())), call.results[0]
+    text, shape = "".join(call.raw.get("literal", ())), call.op.results[0]
     if "..." not in text and shape.dtype not in _UNSEPARATED:
         numbers = text.translate(_SEPARATED).split()
         if text.startswith("{") and len(numbers) != shape.elements:
@@ -389,7 +382,7 @@ def _constant(call: Applied) -> list[Dims]:
         for number in dict.fromkeys(numbers):
             if not _fits(number, shape.dtype):
                 raise TensorError(f"{number[:40]!r} is no number of type {shape.dtype}")
-    return [one.dims for one in call.results]
+    return [one.dims for one in call.op.results]
 
 
 def _fits(number: str, dtype: str) -> bool:

@@ -12,25 +12,26 @@ from collections.abc import Callable, Sequence
 from embeddb.core.errors import TensorError
 from embeddb.tensors.edges import ConvolutionLabels
 from embeddb.tensors.tensor_graph import DTYPES, Operation, Shape
-from indexer.frontends.hlo.instructions import (
-    BODIES,
-    Body,
-    Instruction,
-    Module,
-    ShapeTree,
-    canonical,
-    leaves,
+from indexer.frontends.hlo.attributes import BODIES, canonical
+from indexer.frontends.hlo.instructions import Body, Instruction, Module, ShapeTree, leaves
+from indexer.frontends.hlo.shape_rules import (
+    RULES,
+    SAME_TYPE,
+    Applied,
+    Dims,
+    Rule,
+    by_dimension,
+    check_axes,
+    check_within,
+    reduced_arrays,
 )
-from indexer.frontends.hlo.shape_rules import RULES, SAME_TYPE, Applied, Dims, Rule, check_axes
 
 _PARTS = ("size", "stride", "low", "high", "lhs_dilate", "rhs_dilate")
 
 
 def _windowed(call: Applied, sizes: Sequence[int]) -> Dims:
     """Number of positions of a window along dimensions of these sizes."""
-    parts = [call.dims(name) for name in _PARTS]
-    if any(len(part) != len(sizes) for part in parts):
-        raise TensorError(f"the window has {len(parts[0])} of {len(sizes)} dimensions")
+    parts = by_dimension(call, _PARTS, len(sizes), "the window has")
     out = []
     for size, window, stride, low, high, apart, spread in zip(sizes, *parts, strict=True):
         if min(window, stride, apart, spread) < 1:
@@ -43,14 +44,14 @@ def _windowed(call: Applied, sizes: Sequence[int]) -> Dims:
 
 def _convolution(call: Applied) -> list[Dims]:
     data, weights = (shape.dims for shape in call.take(2))
-    labels = ConvolutionLabels.of(Operation(call.opcode, call.results, (), call.attributes))
+    labels = ConvolutionLabels.of(call.op)
     rank = 2 + len(labels.spatial)
     if len(data) != rank or len(weights) != rank:
         raise TensorError(f"its labels are for {rank} dimensions")
-    groups, batches = call.whole("feature_groups", 1), call.whole("batch_groups", 1)
+    groups, batches = call.op.number("feature_groups", 1), call.op.number("batch_groups", 1)
     size = tuple(weights[axis] for axis in labels.weights_spatial)
     outputs = weights[labels.weights_out]
-    if size != call.dims("size"):
+    if size != call.op.dims("size"):
         raise TensorError("the window is not as large as the weights")
     if groups < 1 or batches < 1 or outputs % groups or outputs % batches:
         raise TensorError(f"{outputs} features of the result are not divided by its groups")
@@ -70,13 +71,8 @@ def _convolution(call: Applied) -> list[Dims]:
 
 
 def _reduce_window(call: Applied) -> list[Dims]:
-    count = len(call.operands) // 2
-    arrays, starts = call.operands[:count], call.operands[count:]
-    if not count or len(starts) != count or any(shape.rank for shape in starts):
-        raise TensorError("it takes arrays and as many scalars to start from")
-    if any(shape.dims != arrays[0].dims for shape in arrays):
-        raise TensorError("the arrays differ in size")
-    return [_windowed(call, arrays[0].dims)] * count
+    arrays = reduced_arrays(call)
+    return [_windowed(call, arrays[0].dims)] * len(arrays)
 
 
 def _select_and_scatter(call: Applied) -> list[Dims]:
@@ -88,20 +84,17 @@ def _select_and_scatter(call: Applied) -> list[Dims]:
     return [operand.dims]
 
 
-def _indexed(call: Applied, indices: Dims) -> Dims:
-    """The sizes of the indices without the dimension that holds the parts of one index."""
+def _indexed(call: Applied, indices: Dims, rank: int, name: str) -> Dims:
+    """The sizes of the indices without the dimension that holds the parts of one index, which the
+    attribute `name` assigns to dimensions of an array."""
     axis = (*call.numbers("index_vector_dim"), len(indices))[0]
     if not 0 <= axis <= len(indices):
         raise TensorError(f"index_vector_dim={axis} does not fit {len(indices)} dimensions")
-    return (*indices[:axis], *indices[axis + 1 :])
-
-
-def _index_parts(call: Applied, indices: Dims, to: Dims, rank: int, name: str) -> None:
-    axis = (*call.numbers("index_vector_dim"), len(indices))[0]
-    parts = indices[axis] if axis < len(indices) else 1
+    parts, to = (*indices, 1)[axis], call.numbers(name)
     check_axes(to, rank, name)
     if parts != len(to):
         raise TensorError(f"an index has {parts} parts, {name} {len(to)}")
+    return (*indices[:axis], *indices[axis + 1 :])
 
 
 def _merged(outer: Dims, inner: Dims, places: Dims) -> Dims:
@@ -118,11 +111,9 @@ def _gather(call: Applied) -> list[Dims]:
     operand, indices = (shape.dims for shape in call.take(2))
     sizes = call.numbers("slice_sizes")
     left_out = (*call.numbers("collapsed_slice_dims"), *call.numbers("operand_batching_dims"))
-    outer = _indexed(call, indices)
-    _index_parts(call, indices, call.numbers("start_index_map"), len(operand), "start_index_map")
+    outer = _indexed(call, indices, len(operand), "start_index_map")
     check_axes(left_out, len(operand), "collapsed_slice_dims")
-    if len(sizes) != len(operand) or any(a > b for a, b in zip(sizes, operand, strict=True)):
-        raise TensorError(f"slices of {list(sizes)} are larger than {list(operand)}")
+    check_within(sizes, operand, "slice")
     if any(sizes[axis] > 1 for axis in left_out):
         raise TensorError("a dimension that is left out has slices of more than 1")
     inner = tuple(n for axis, n in enumerate(sizes) if axis not in left_out)
@@ -137,9 +128,8 @@ def _scatter(call: Applied) -> list[Dims]:
     operand = arrays[0].dims
     left_out = (*call.numbers("inserted_window_dims"), *call.numbers("input_batching_dims"))
     check_axes(left_out, len(operand), "inserted_window_dims")
-    to = call.numbers("scatter_dims_to_operand_dims")
-    _index_parts(call, indices, to, len(operand), "scatter_dims_to_operand_dims")
-    outer, windows = _indexed(call, indices), call.numbers("update_window_dims")
+    outer = _indexed(call, indices, len(operand), "scatter_dims_to_operand_dims")
+    windows = call.numbers("update_window_dims")
     most = tuple(n for axis, n in enumerate(operand) if axis not in left_out)
     for array, update in zip(arrays, call.operands[count + 1 :], strict=True):
         check_axes(windows, update.rank, "update_window_dims")
@@ -183,16 +173,12 @@ def check_module(module: Module) -> None:
                 raise TensorError(error.reason, line=one.line, hint=error.hint) from None
 
 
-def check_opcode(call: Applied) -> None:
-    """Raises: TensorError, with the reason alone, if results do not follow from operands. Opcodes
-    without a rule are not checked."""
-    rule = _RULES.get(call.opcode)
-    if rule is None:
-        return
-    expected = rule(call)
-    if len(expected) != len(call.results):
-        raise TensorError(f"it gives {len(expected)} results, not {len(call.results)}")
-    for dims, result in zip(expected, call.results, strict=True):
+def _check_results(call: Applied) -> None:
+    """Raises: TensorError, with the reason alone, if results do not follow from operands."""
+    expected = _RULES[call.op.opcode](call)
+    if len(expected) != len(call.op.results):
+        raise TensorError(f"it gives {len(expected)} results, not {len(call.op.results)}")
+    for dims, result in zip(expected, call.op.results, strict=True):
         if dims != result.dims:
             raise TensorError(f"it gives [{','.join(map(str, dims))}]")
     _check_types(call)
@@ -203,17 +189,17 @@ def _check_types(call: Applied) -> None:
     counting as one, and if a predicate is no `pred`."""
     decisions: Sequence[Shape] = ()
     alike: Sequence[Shape] = ()
-    match call.opcode:
+    match call.op.opcode:
         case "select":
-            decisions, alike = call.operands[:1], (*call.operands[1:], *call.results)
+            decisions, alike = call.operands[:1], (*call.operands[1:], *call.op.results)
         case "compare":
-            decisions, alike = call.results, call.operands
+            decisions, alike = call.op.results, call.operands
         case "is-finite":
-            decisions = call.results
+            decisions = call.op.results
         case "gather" | "dynamic-slice" | "dynamic-update-slice" | "copy":
-            alike = (call.operands[0], *call.results)
+            alike = (call.operands[0], *call.op.results)
         case opcode if opcode in SAME_TYPE:
-            alike = (*call.operands, *call.results)
+            alike = (*call.operands, *call.op.results)
     types = {shape.dtype for shape in alike}
     classes = {"float" if name in _FLOATS else name for name in types}
     if len(classes) > 1 and types <= DTYPES.keys():
@@ -252,9 +238,8 @@ def _check(module: Module, body: Body, one: Instruction) -> None:
         elif one.opcode in _RULES:
             operands = tuple(leaf for shape in inputs for leaf in leaves(shape))
             raw = one.attributes | ({"literal": [one.literal]} if one.literal else {})
-            check_opcode(
-                Applied(one.opcode, operands, tuple(leaves(one.shape)), canonical(one), raw)
-            )
+            op = Operation(one.opcode, tuple(leaves(one.shape)), (), canonical(one))
+            _check_results(Applied(op, operands, raw))
     except TensorError as error:
         taken = " and ".join(map(tree_text, inputs)) or "nothing"
         shapes = f"{taken} gives {tree_text(one.shape)}"[:_MOST_SHOWN]

@@ -7,13 +7,11 @@ JAX) and probes.
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 from embeddb.core.errors import UsageError
 from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.frontends.hlo.files import read_tensors
-from indexer.programs.tensors.cutting import distinct_kernels
 
 SUFFIX = ".hlo.gz"
 _FOLDER = Path(__file__).parent / "texts"
@@ -31,8 +29,10 @@ def families() -> list[str]:
 
 def program(name: str) -> TensorGraph:
     """A program called FAMILY.SIZE, of the group FAMILY. Raises: UsageError for an unknown one."""
-    file = read_tensors(_path(name), kind="program", name=name, group=name.partition(".")[0])
-    return file.tensors[0]
+    if name not in program_names():
+        raise UsageError(f"there is no program {name[:80]!r}", hint=", ".join(families()))
+    path, group = _FOLDER / f"{name}{SUFFIX}", name.partition(".")[0]
+    return read_tensors(path, kind="program", name=name, group=group).tensors[0]
 
 
 def programs() -> list[TensorGraph]:
@@ -40,22 +40,6 @@ def programs() -> list[TensorGraph]:
     return [program(name) for name in program_names()]
 
 
-def kernels() -> list[TensorGraph]:
-    """The distinct kernels of all programs (`distinct_kernels`)."""
-    return distinct_kernels(programs())
-
-
 def probes() -> list[TensorGraph]:
     """Some fourteen thousand synthetic kernels for training, of groups `probe.KIND.CASE`."""
     return list(read_tensors(PROBES).tensors)
-
-
-def text_of(name: str) -> str:
-    """Its HLO text, which XLA compiles. Raises: UsageError for an unknown one."""
-    return gzip.decompress(_path(name).read_bytes()).decode()
-
-
-def _path(name: str) -> Path:
-    if name not in program_names():
-        raise UsageError(f"there is no program {name[:80]!r}", hint=", ".join(families()))
-    return _FOLDER / f"{name}{SUFFIX}"

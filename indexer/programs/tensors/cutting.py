@@ -124,28 +124,19 @@ class _Cutting:
 
     def _follow(self, head: int) -> None:
         """Join the sole, element-wise reader of a heavy operation, and so on from there."""
-        last = head
-        while (reader := self._only_reader(last)) is not None:
+        last, first = head, self.program.operations[head]
+        # After a reduce as many elements as it reads, for a normalisation.
+        widest = self.program.operand_shapes(head)[0] if first.opcode == "reduce" else first.shape
+        while last not in self.outputs and len(self.readers[last]) == 1:
+            (reader,) = self.readers[last]
             op = self.program.operations[reader]
             if reader in self.group or op.opcode in _HEAVY | _ALONE | _RESHAPING:
                 return
-            if op.shape.elements > self._widest(head) or not self._fits([head], reader):
+            if op.shape.elements > widest.elements or not self._fits([head], reader):
                 return
             self.group[reader] = head
             self.members[head].append(reader)
             last = reader
-
-    def _widest(self, head: int) -> int:
-        """Most elements of a follower: after a reduce as many as it reads, for a normalisation."""
-        op = self.program.operations[head]
-        if op.opcode == "reduce":
-            return self.program.operand_shapes(head)[0].elements
-        return op.shape.elements
-
-    def _only_reader(self, at: int) -> int | None:
-        if at in self.outputs or len(self.readers[at]) != 1:
-            return None
-        return self.readers[at][0]
 
     def _joins(self, at: int) -> bool:
         """Join an operation to the group of all its readers, if that is one."""

@@ -293,13 +293,13 @@ def json_lines(path: Path, decode: Callable[[str], Any] = _decode) -> Iterator[t
         yield number, value
 
 
-def json_records(path: Path, decode: Callable[[str], Any] = _decode) -> Iterator[tuple[int, Any]]:
+def json_records(path: Path) -> Iterator[tuple[int, Any]]:
     """Records of a file as `json_lines`, or of one that is a list of them, by their numbers in it.
 
     Raises: ReaderError for a list that is damaged, or an object of it that has a key twice.
     """
     if not json_list(head_of(path)):
-        yield from json_lines(path, decode)
+        yield from json_lines(path)
         return
     try:
         records = loads(whole(path), object_pairs_hook=unique_keys)

@@ -4,7 +4,7 @@ Readers themselves guess nothing."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,29 +103,28 @@ def propose(path: Path, reader: str, platform: Platform, options: ReadOptions) -
     )
 
 
+@dataclass(slots=True)
 class _Guessing:
     """Builder of a proposal: `records` have their lines, `roles` and `config` are the columns
     assigned so far, by role and parameter."""
 
-    def __init__(
-        self,
-        records: Sequence[tuple[int, Mapping[str, Any]]],
-        cells: Mapping[str, Column],
-        platform: Platform,
-        options: ReadOptions,
-        roles: dict[str, str],
-        config: dict[str, str],
-    ) -> None:
-        self.records = records
-        self.cells, self.platform, self.options = cells, platform, options
-        self.roles, self.config, self.nested = roles, config, "config" in cells
-        self.log = options.log
-        self.guesses: list[Guess] = []
-        self.open: list[str] = []
-        self.lacking: list[str] = []
-        self._columns: dict[str, str] = {}
-        self._words: dict[str, str] = {}
-        self._unit = self._instance = ""
+    records: Sequence[tuple[int, Mapping[str, Any]]]
+    cells: Mapping[str, Column]
+    platform: Platform
+    options: ReadOptions
+    roles: dict[str, str]
+    config: dict[str, str]
+    guesses: list[Guess] = field(default_factory=list)
+    open: list[str] = field(default_factory=list)
+    lacking: list[str] = field(default_factory=list)
+    _columns: dict[str, str] = field(default_factory=dict)
+    _words: dict[str, str] = field(default_factory=dict)
+    _unit: str = ""
+    _instance: str = ""
+
+    @property
+    def log(self) -> LogTable:
+        return self.options.log
 
     def table(self) -> LogTable:
         log = self.log
@@ -139,7 +138,7 @@ class _Guessing:
 
     def parameters(self) -> None:
         """Assign columns to the parameters that have none, the most similar first."""
-        params = {} if self.nested else _params(self.platform, self.options)
+        params = {} if "config" in self.cells else _params(self.platform, self.options)
         lost = {n: p for n, p in params.items() if n not in self.config}
         pairs = sorted(
             (

@@ -7,11 +7,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 from embeddb.core.errors import ReaderError
 from indexer.readers.base.lines import numbered, wrong_file
-from indexer.readers.base.row import Reject, RunRow
+from indexer.readers.base.row import Reject
 
+T = TypeVar("T")
 #: Characters between cells; of several in a header the most frequent one, then the first.
 SEPARATORS = ",;\t|"
 _QUOTED = re.compile(r'"[^"]*"')
@@ -113,7 +115,7 @@ class Table:
             except csv.Error as error:
                 yield self._number, Reject(self._number, str(error))
 
-    def runs(self, convert: Callable[[list[str], int], RunRow]) -> Iterator[RunRow | Reject]:
+    def runs(self, convert: Callable[[list[str], int], T]) -> Iterator[T | Reject]:
         """Rows converted from their cells and line; one that raises ReaderError is a reject."""
         for line, row in self.rows():
             if isinstance(row, Reject):
@@ -125,6 +127,13 @@ class Table:
                 yield Reject(line, error.reason, ",".join(row)[:200])
             else:
                 yield run
+
+    def sound(self, convert: Callable[[list[str], int], T]) -> Iterator[T]:
+        """Rows as by `runs`. Raises: ReaderError at a reject, naming file and line."""
+        for row in self.runs(convert):
+            if isinstance(row, Reject):
+                raise ReaderError(row.reason, where=str(self.path), line=row.line)
+            yield row
 
     def records(self) -> Iterator[tuple[int, dict[str, str]]]:
         """Lines and cells, by the names of their columns, of rows without rejects."""

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import RunnerUnavailable
+from embeddb.kernels.forms import as_scipy
 from indexer.runners.baselines import mkl as baseline_mkl
 from indexer.runners.baselines import taco as baseline_taco
 from indexer.runners.baselines.problem import Failed, Problem, Ready, problem_of
@@ -117,7 +118,7 @@ def _scipy(problem: Problem, _threads: int) -> Iterator[Ready]:
     """scipy's product on one thread, with a new result at every call, since it has no other
     form."""
     start = time.perf_counter()
-    a, b = problem.scipy(), problem.b
+    a, b = as_scipy(problem.csr), problem.b
     yield Ready(lambda: np.asarray(a @ b), 1, time.perf_counter() - start)
 
 
@@ -129,15 +130,15 @@ def _torch(problem: Problem, threads: int) -> Iterator[Ready]:
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that CSR tensors are in beta state
-        a = _torch_csr(torch, problem, problem.val)
+        a = _torch_csr(torch, problem, problem.csr.val)
         call = _torch_call(torch, problem, a)
     yield Ready(call, threads, time.perf_counter() - start)
 
 
 def _torch_csr(torch: Any, problem: Problem, values: NDArray[Any]) -> Any:
     # 32 bits: the MKL inside torch has no others and would have them converted at every call.
-    ptr, idx = torch.from_numpy(problem.ptr32()), torch.from_numpy(problem.idx.copy())
-    return torch.sparse_csr_tensor(ptr, idx, torch.from_numpy(values), size=problem.shape)
+    ptr, idx = torch.from_numpy(problem.ptr32()), torch.from_numpy(problem.csr.idx.copy())
+    return torch.sparse_csr_tensor(ptr, idx, torch.from_numpy(values), size=problem.csr.shape)
 
 
 def _torch_call(torch: Any, problem: Problem, a: Any) -> Callable[[], NDArray[Any]]:
@@ -155,7 +156,7 @@ def _torch_call(torch: Any, problem: Problem, a: Any) -> Callable[[], NDArray[An
         return spmm if problem.kernel == "spmm" else spmv
     # It samples with the pattern of A alone, so the values of A are multiplied in afterwards.
     c, transposed = torch.from_numpy(problem.c), b.t()
-    sampled = _torch_csr(torch, problem, np.zeros_like(problem.val))
+    sampled = _torch_csr(torch, problem, np.zeros_like(problem.csr.val))
 
     def sddmm() -> NDArray[Any]:
         torch.sparse.sampled_addmm(sampled, c, transposed, beta=0, out=sampled)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.kernels.forms import as_scipy
 from indexer.runners.baselines.problem import Failed, Problem, Ready
 
 #: Constants of mkl_spblas.h: row-major dense operands, A not transposed, a general matrix.
@@ -78,8 +79,8 @@ def prepare(problem: Problem, threads: int, *, optimize: bool) -> Iterator[Ready
     mkl = _load()
     mkl.MKL_Set_Num_Threads(threads)
     start = time.perf_counter()
-    csr = (problem.ptr32(), problem.idx, problem.val)
-    handle = _handle(mkl, problem.shape, csr)
+    csr = (problem.ptr32(), problem.csr.idx, problem.csr.val)
+    handle = _handle(mkl, problem.csr.shape, csr)
     try:
         if optimize:
             _optimize(mkl, handle, problem)
@@ -100,7 +101,7 @@ def _optimize(mkl: Any, handle: Any, problem: Problem) -> None:
 
 
 def _call(mkl: Any, handle: Any, problem: Problem) -> Callable[[], NDArray[Any]]:
-    letter, real = _REALS[problem.val.itemsize]
+    letter, real = _REALS[problem.csr.val.itemsize]
     product = "mv" if problem.kernel == "spmv" else "mm"
     function = getattr(mkl, f"mkl_sparse_{letter}_{product}")
     layout: tuple[int, ...] = ()
@@ -135,7 +136,7 @@ def wrapped(problem: Problem, threads: int) -> Iterator[Ready]:
 
     mkl.MKL_Set_Num_Threads(threads)
     start = time.perf_counter()
-    a = problem.scipy()
+    a = as_scipy(problem.csr)
     seconds = time.perf_counter() - start
 
     def call() -> NDArray[Any]:

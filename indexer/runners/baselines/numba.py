@@ -24,7 +24,7 @@ def prepare(problem: Problem, threads: int) -> Iterator[Ready]:
     # The pool of libgomp that our kernels use, not a second one on the same processors.
     numba.config.THREADING_LAYER = "omp"
     dense = (problem.b,) if problem.c is None else (problem.b, problem.c)
-    arguments = (problem.ptr, problem.idx, problem.val, *dense, problem.out)
+    arguments = (problem.csr.ptr, problem.csr.idx, problem.csr.val, *dense, problem.out)
     function, seconds = _compiled(problem.kernel, tuple(numba.typeof(a) for a in arguments))
     numba.set_num_threads(threads)
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from embeddb.kernels.forms import Form
     from indexer.runners.cpu_kernels.job import Loaded
 
 
@@ -25,26 +26,22 @@ class Failed(Exception):
 class Problem:
     """One SpMM, SpMV or SDDMM on CSR, in memory that the library need not allocate.
 
-    `ptr` int64[m+1], `idx` int32[nnz], `val` float[nnz]; `b` float[n,width], or float[n] for SpMV;
-    `c` float[m,width], for SDDMM only; `out` is the result: float[m,width], float[m] or float[nnz].
-    `scipy` makes scipy's matrix over the same arrays.
+    `csr` has `ptr` int64[m+1], `idx` int32[nnz], `val` float[nnz]; `b` float[n,width], or float[n]
+    for SpMV; `c` float[m,width], for SDDMM only; `out` is the result: float[m,width], float[m] or
+    float[nnz].
     """
 
     kernel: str
-    shape: tuple[int, int]
-    ptr: NDArray[np.int64]
-    idx: NDArray[np.int32]
-    val: NDArray[Any]
+    csr: Form
     b: NDArray[Any]
     c: NDArray[Any] | None
     out: NDArray[Any]
-    scipy: Callable[[], Any]
 
     def ptr32(self) -> NDArray[np.int32]:
         """int32[m+1], a copy. Raises: Failed where 32 bits do not hold the positions."""
-        if self.idx.size >= 2**31:
-            raise Failed("invalid", f"{self.idx.size} non-zeros: its positions have 32 bits")
-        return self.ptr.astype(np.int32)
+        if self.csr.idx.size >= 2**31:
+            raise Failed("invalid", f"{self.csr.idx.size} non-zeros: its positions have 32 bits")
+        return self.csr.ptr.astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,5 +74,4 @@ def problem_of(job: Loaded) -> Problem:
     else:
         out = flat[: job.m * job.width].reshape(shape)
     out.fill(np.nan)
-    csr = job.csr
-    return Problem(job.kernel, (job.m, job.n), csr.ptr, csr.idx, csr.val, b, c, out, job.scipy)
+    return Problem(job.kernel, job.csr, b, c, out)

@@ -118,7 +118,7 @@ def _printed(problem: Problem, schedule: Schedule) -> str:
     """The C of taco's kernel. Raises: Failed if taco does not give it, or not in time."""
     path = shutil.which("taco")
     assert path is not None, "check that taco is installed first"
-    kind = "float" if problem.val.itemsize == 4 else "double"
+    kind = "float" if problem.csr.val.itemsize == 4 else "double"
     expression = _EXPRESSIONS[problem.kernel]
     command = [path, expression, "-f=A:ds", "-print-nocolor"]
     command += [f"-t={name}:{kind}" for name in "DABC" if f"{name}(" in expression]
@@ -148,16 +148,16 @@ def _printed(problem: Problem, schedule: Schedule) -> str:
 
 def _tensors(problem: Problem) -> tuple[list[_Tensor], list[NDArray[np.int32]]]:
     """Result and operands in the order of the expression, and arrays that must outlive them."""
-    m, n = problem.shape
+    m, n = problem.csr.shape
     # taco counts with the result's positions while it computes, so they are its own copy.
     alive = [problem.ptr32(), problem.ptr32()]
-    a = _tensor(problem.val, (m, n), (alive[0], problem.idx))
+    a = _tensor(problem.csr.val, (m, n), (alive[0], problem.csr.idx))
     if problem.c is None:
         operands = [_tensor(problem.b, problem.b.shape)]
         result = _tensor(problem.out, problem.out.shape)
     else:
         operands = [_tensor(x, x.shape) for x in (problem.b, problem.c)]
-        result = _tensor(problem.out, (m, n), (alive[1], problem.idx))
+        result = _tensor(problem.out, (m, n), (alive[1], problem.csr.idx))
     return [result, a, *operands], alive
 
 

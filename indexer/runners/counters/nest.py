@@ -23,7 +23,6 @@ from embeddb.kernels.machine_failures import Deadline
 from embeddb.nests.check import canonical_schedule
 from embeddb.nests.counters import COUNTERS, GIVEN, CounterVector
 from embeddb.nests.nest import Nest
-from embeddb.nests.parts import Access, Index
 from indexer.runners.command_programs import run_once
 from indexer.runners.counters.perf import (
     FLOPS,
@@ -46,9 +45,10 @@ from indexer.runners.counters.source import (
 )
 from indexer.runners.harness.serving import Reply, serve
 from indexer.runners.harness.worker import Libraries
-from indexer.runners.harness.worker_process import WorkerProcess
+from indexer.runners.harness.worker_process import THREADS_ENV, WorkerProcess
 from indexer.runners.nest_code.fill import contents
-from indexer.runners.nest_code.job import NestJob, build_all, bytes_needed, parts_of, received
+from indexer.runners.nest_code.job import MeasuredNest, NestJob, received
+from indexer.runners.nest_code.reference import Evaluation
 
 #: Counted accesses and iterations of the innermost loop; about as many more warm the caches.
 #: A nest takes up to a second then.
@@ -202,7 +202,7 @@ def _scale(share: Share, row: dict[str, int], per_turn: float) -> float:
     return share.turns * per_turn / counted if counted else 1.0
 
 
-#: By number of the array.
+#: By number of the array, flat.
 Values = Mapping[int, NDArray[Any]]
 MOST_BYTES = 1 << 30
 
@@ -212,29 +212,14 @@ def deciding_values(nest: Nest) -> Values:
     wanted = sorted(deciding(nest))
     if sum(nest.arrays[at].bytes for at in wanted) > MOST_BYTES:
         raise NothingFound(f"the arrays that decide have more than {MOST_BYTES} bytes")
-    return {at: contents(nest, at).reshape(nest.arrays[at].shape) for at in wanted}
+    return {at: contents(nest, at) for at in wanted}
 
 
 def outer_turns(nest: Nest, values: Values) -> int:
     """Iterations of the outermost loop."""
-    loop = nest.loops[0]
-    low, high = (index_of(bound, (), values) for bound in (loop.lower, loop.upper))
+    loop, outside = nest.loops[0], Evaluation(nest, dict(values))
+    low, high = (int(outside.bound(b, {}, 1)[0]) for b in (loop.lower, loop.upper))
     return max(0, -((low - high) // loop.step))
-
-
-def place_of(access: Access, strides: Sequence[int], at: tuple[int, ...], values: Values) -> int:
-    return sum(s * index_of(i, at, values) for i, s in zip(access.at, strides, strict=True))
-
-
-def index_of(index: Index, at: tuple[int, ...], values: Values) -> int:
-    plain = index.affine.constant + sum(
-        coef * x for coef, x in zip(index.affine.coefs, at, strict=False)
-    )
-    if index.of is None:
-        return plain
-    array = values[index.of.array]
-    strides = [s // array.itemsize for s in array.strides]
-    return plain + int(array.reshape(-1)[place_of(index.of, strides, at, values)])
 
 
 def count_nest(
@@ -276,24 +261,19 @@ def perf_counts(nest: Nest, *, threads: int) -> CounterVector:
     events = events_here()
     if events is None:
         raise NothingFound("the counter events of this processor are unknown")
-    if bytes_needed(nest, check=False) > _MOST_BYTES:
+    measured = MeasuredNest(nest)
+    if measured.bytes_needed(check=False) > _MOST_BYTES:
         raise NothingFound(f"the arrays need more than {_MOST_BYTES} bytes")
     schedule = canonical_schedule(nest)
-    env = {
-        "OMP_WAIT_POLICY": "passive",
-        "OMP_DYNAMIC": "false",
-        "OMP_NUM_THREADS": str(threads),
-        "OPENBLAS_NUM_THREADS": "1",
-    }
     with tempfile.TemporaryDirectory(prefix="embeddb-") as name:
-        built = build_all(nest, [schedule], Path(name))[schedule]
+        built = measured.build([schedule], Path(name))[schedule]
         if built.status != "ok":
             raise NothingFound(f"the nest cannot be counted: {built.error}")
         message = {"library": str(built.library), "which": built.which, "threads": threads}
-        session = WorkerProcess(_WORKER, env=env)
+        session = WorkerProcess(_WORKER, env={**THREADS_ENV, "OMP_NUM_THREADS": str(threads)})
         try:
             session.ensure()
-            reply = session.request(message, parts_of(nest), timeout_s=_TIMEOUT_S)
+            reply = session.request(message, measured.parts, timeout_s=_TIMEOUT_S)
         finally:
             session.close()
     if reply["status"] != "ok":

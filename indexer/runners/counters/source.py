@@ -10,6 +10,7 @@ register is not loaded again, and both stop where a condition decides whether th
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -29,8 +30,8 @@ from embeddb.nests.parts import (
     Expr,
     LoopIndex,
     Read,
+    reads,
 )
-from indexer.frontends.tree import reads
 
 
 class Level(NamedTuple):
@@ -92,29 +93,16 @@ _ARITHMETIC = frozenset({"+", "-", "*", "/", "min", "max", "sqrt"})
 _MATH_CALLS = dict.fromkeys(("exp", "log", "tanh"), 10)
 
 
-@dataclass(frozen=True, slots=True)
-class Operations:
-    """Floating operations by type, and all others (integer, comparing, choosing)."""
-
-    f32: int = 0
-    f64: int = 0
-    other: int = 0
-
-    def __add__(self, more: Operations) -> Operations:
-        return Operations(self.f32 + more.f32, self.f64 + more.f64, self.other + more.other)
-
-    @property
-    def flops(self) -> int:
-        return self.f32 + self.f64
+#: Floating operations by type, `f32` and `f64`, and all `other` (integer, comparing, choosing).
+Operations = Counter[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One statement in the innermost loop. `before`: loads of its condition, `where`, or None;
-    `loads` and `stores` run if that holds."""
+    """One statement in the innermost loop. `before`: loads of its condition; `loads` and `stores`
+    run if that holds, or there is none."""
 
     before: tuple[Access, ...]
-    where: Expr | None
     loads: tuple[Access, ...]
     stores: tuple[Access, ...]
     tested: Operations
@@ -129,12 +117,6 @@ class Work:
     enter: tuple[tuple[Access, ...], ...]
     leave: tuple[tuple[Access, ...], ...]
     steps: tuple[Step, ...]
-
-    @property
-    def flops(self) -> int:
-        """Floating operations of an iteration of the innermost loop in which all conditions
-        hold."""
-        return sum(s.tested.flops + s.computed.flops for s in self.steps)
 
     def accesses(self, trips: Sequence[int]) -> float:
         """Loads and stores of the whole nest by its `trips`, where all conditions hold."""
@@ -240,32 +222,28 @@ def _work_of_step(
     if stores:
         in_registers.difference_update([a for a in in_registers if a.array == target.array])
         in_registers.update(stores if where is None else ())
-    computed = _operation_counts(statement.value, nest.arrays)
+    computed = _operations(statement.value, nest.arrays)
     if statement.reduction:
         both = [dtype_of(statement.value, nest.arrays), nest.arrays[target.array].dtype]
-        computed += _one(statement.combine[:-1], _widest(both))
-    tested = Operations() if where is None else _operation_counts(where, nest.arrays)
-    return Step(before, where, inside, stores, tested, computed)
+        _count(computed, statement.combine[:-1], _widest(both))
+    return Step(before, inside, stores, _operations(where, nest.arrays), computed)
 
 
-def _operation_counts(expression: Expr, arrays: Sequence[Array]) -> Operations:
-    if not isinstance(expression, Call):
-        return Operations()
-    dtype = _widest([dtype_of(a, arrays) for a in expression.args])
-    operations = _one(expression.op, dtype)
-    for argument in expression.args:
-        operations += _operation_counts(argument, arrays)
+def _operations(expression: Expr | None, arrays: Sequence[Array]) -> Operations:
+    operations: Operations = Counter()
+    if isinstance(expression, Call):
+        dtype = _widest([dtype_of(a, arrays) for a in expression.args])
+        _count(operations, expression.op, dtype)
+        for argument in expression.args:
+            operations += _operations(argument, arrays)
     return operations
 
 
-def _one(op: str, dtype: str | None) -> Operations:
-    if op in _MATH_CALLS:
-        return Operations(**{"f32" if dtype == "f32" else "f64": _MATH_CALLS[op]})
-    if op == "sqrt" and dtype not in ("f32", "f64"):
+def _count(operations: Operations, op: str, dtype: str | None) -> None:
+    if dtype not in ("f32", "f64") and op in ("sqrt", *_MATH_CALLS):
         dtype = "f64"
-    if op in _ARITHMETIC and dtype in ("f32", "f64"):
-        return Operations(**{str(dtype): 1})
-    return Operations(other=1)
+    floating = dtype in ("f32", "f64") and (op in _ARITHMETIC or op in _MATH_CALLS)
+    operations[str(dtype) if floating else "other"] += _MATH_CALLS.get(op, 1)
 
 
 def _widest(dtypes: Sequence[str | None]) -> str | None:
@@ -374,16 +352,16 @@ def _run(nest: Nest, work: Work) -> Iterator[str]:
 
 def _step(nest: Nest, at: int, step: Step) -> Iterator[str]:
     yield from _each("load", step.before, nest)
-    yield from _operations(step.tested)
-    if step.where is not None:
-        yield f"if (branch({nest.depth + at}, {_value(step.where, nest)} != 0)) {{"
+    yield from _counted(step.tested)
+    where, target = nest.body[at].where, nest.body[at].target
+    if where is not None:
+        yield f"if (branch({nest.depth + at}, {_value(where, nest)} != 0)) {{"
     yield from _each("load", step.loads, nest)
-    yield from _operations(step.computed)
-    target = nest.body[at].target
+    yield from _counted(step.computed)
     if target.array in deciding(nest):
         yield _assigned(nest, at)
     yield from _each("store", step.stores, nest)
-    if step.where is not None:
+    if where is not None:
         yield "}"
 
 
@@ -400,10 +378,10 @@ def _assigned(nest: Nest, at: int) -> str:
     return f"{place} = ({C_TYPES[nest.arrays[statement.target.array].dtype]})({new});"
 
 
-def _operations(done: Operations) -> Iterator[str]:
-    for name, count in (("F32", done.f32), ("F64", done.f64), ("OTHER", done.other)):
-        if count:
-            yield f"now[{name}] += {count};"
+def _counted(done: Operations) -> Iterator[str]:
+    for name in ("f32", "f64", "other"):
+        if done[name]:
+            yield f"now[{name.upper()}] += {done[name]};"
 
 
 def _each(call: str, accesses: Sequence[Access], nest: Nest) -> Iterator[str]:

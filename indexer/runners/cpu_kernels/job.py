@@ -64,10 +64,6 @@ class Loaded:
         values[: shape[0]] -= self.dtype(0.5)
         return values
 
-    def scipy(self) -> Any:
-        """The matrix as scipy's `csr_array`."""
-        return as_scipy(self.csr)
-
     def result(self) -> NDArray[Any]:
         """The part of `d` that a kernel must write."""
         return self.d if self.kernel == "sddmm" else self.d[: self.m]
@@ -77,7 +73,7 @@ class Loaded:
         bound of the sum of the magnitudes added up: rounding grows with it."""
         b = self.b[: self.n]
         if self.c is None:
-            a = self.scipy()
+            a = as_scipy(self.csr)
             self.expected = np.asarray(a @ b)
             # A bound that grew as long as the row would not see a lost term in a very long one.
             lengths = np.maximum(np.diff(self.csr.ptr), 1)
@@ -105,34 +101,25 @@ class Loaded:
         """
         if self.expected is None:
             return ""
-        if self.c is None:
-            return self._wrong_row(result.reshape(-1, self.width))
-        for low in range(0, result.size, _CHUNK):
-            values = result[low : low + _CHUNK]
-            part: Any = slice(low, low + _CHUNK)
+        rows = self.c is None
+        step = max(1, _CHUNK // self.width) if rows else _CHUNK
+        places = result.reshape(self.m, self.width) if rows else result
+        for low in range(0, len(places), step):
+            values = places[low : low + step]
+            part: Any = slice(low, low + step)
             if order is not None:
                 part = order[part]
                 if (values[part < 0] != 0).any():
                     return "a value that only fills a block is not zero"
                 values, part = values[part >= 0], part[part >= 0]
             error = np.abs(values - self.expected[part])
+            error = error.max(axis=1) if rows else error
             bad = ~(error <= self._bound[part])
             if bad.any():
                 at = int(bad.argmax())
                 where = int(part[at]) if order is not None else low + at
-                return f"non-zero {where} is off by {error[at]:.3g}, more than rounding explains"
-        return ""
-
-    def _wrong_row(self, result: NDArray[Any]) -> str:
-        assert self.expected is not None
-        step = max(1, _CHUNK // self.width)
-        for low in range(0, self.m, step):
-            part = slice(low, min(low + step, self.m))
-            error = np.abs(result[part] - self.expected[part]).max(axis=1)
-            bad = ~(error <= self._bound[part])
-            if bad.any():
-                row = int(bad.argmax())
-                return f"row {low + row} is off by {error[row]:.3g}, more than rounding explains"
+                place = f"{'row' if rows else 'non-zero'} {where}"
+                return f"{place} is off by {error[at]:.3g}, more than rounding explains"
         return ""
 
     def form(self, spec: FormSpec, converter: Converter) -> Form | Refusal:

@@ -9,28 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 from embeddb.dynamics.record import data_caches, size_bytes
-from embeddb.kernels import build as cpu_build
-from indexer.runners.harness.worker_process import store_facts, stored_facts
 
-#: Facts that are measured; `embeddb.platforms.machines` has them in words and units.
-FACTS = (
-    "stream_l1_gb_s",
-    "stream_l2_gb_s",
-    "stream_l3_gb_s",
-    "stream_memory_gb_s",
-    "multiply_add_gflop_s",
-    "gather_l2_m_s",
-    "gather_memory_m_s",
-    "wake_us",
-)
-#: Facts repeated by the short form.
-STATE = ("stream_l2_gb_s", "stream_l3_gb_s", "multiply_add_gflop_s", "gather_memory_m_s")
 #: Bytes per thread of the streams, whole bytes of the gathers.
 _STREAMS = {
     "stream_l1_gb_s": 24 << 10,
@@ -39,22 +23,19 @@ _STREAMS = {
     "stream_memory_gb_s": 96 << 20,
 }
 _GATHERS = {"gather_l2_m_s": 256 << 10, "gather_memory_m_s": 64 << 20}
+#: Facts that are measured; `embeddb.platforms.machines` has them in words and units.
+FACTS = (*_STREAMS, "multiply_add_gflop_s", *_GATHERS, "wake_us")
+#: Facts repeated by the short form.
+STATE = ("stream_l2_gb_s", "stream_l3_gb_s", "multiply_add_gflop_s", "gather_memory_m_s")
 _TABLE_FLOATS = max(_GATHERS.values()) // 4
 #: All threads' arrays together stay within this, and within an eighth of the memory there is.
 _MOST_BYTES = 1 << 30
 
 
-class _Effort(NamedTuple):
-    """Number of samples of each figure, and the rank of the one used, counted from the fastest. On
-    shared hosts the long form measures the capability of the machine, the short one its current
-    speed."""
-
-    samples: int
-    chosen: int
-
-
-_LONG = _Effort(41, 8)
-_SHORT = _Effort(9, 4)
+#: Number of samples of each figure, and the rank of the one used, counted from the fastest. On
+#: shared hosts the long form measures the capability of the machine, the short one its current
+#: speed.
+_LONG, _SHORT = (41, 8), (9, 4)
 #: One sample: seconds of a stream, steps of multiply-adds, random places.
 _SAMPLE_S, _STEPS, _PLACES = 5e-4, 1 << 16, 1 << 15
 #: Places of the gathers that stay in a cache.
@@ -94,7 +75,8 @@ def _functions(library: str) -> ctypes.CDLL:
 def _figure(lib: Any, name: str, threads: int) -> float:
     """One figure in the unit of its name."""
     if name in _STREAMS:
-        stream_bytes = min(_STREAMS[name], _most_bytes() // threads)
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        stream_bytes = min(_STREAMS[name], min(_MOST_BYTES, memory // 8) // threads)
         return float(lib.probe_stream(stream_bytes, threads, _SAMPLE_S)) / 1e9
     if name in _GATHERS:
         cached = _GATHERS[name] < _STREAMS["stream_l3_gb_s"]
@@ -103,11 +85,6 @@ def _figure(lib: Any, name: str, threads: int) -> float:
     if name == "multiply_add_gflop_s":
         return float(lib.probe_multiply_add(_STEPS)) / 1e9
     return float(lib.probe_wake(threads, 200)) * 1e6
-
-
-def _most_bytes() -> int:
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(_MOST_BYTES, there // 8)
 
 
 @cache
@@ -119,13 +96,3 @@ def static_facts() -> dict[str, str]:
         if size := size_bytes(read("size")):
             facts[f"l{read('level')}_bytes"] = str(size)
     return facts
-
-
-def stored(identity: Mapping[str, str]) -> dict[str, str]:
-    """Stored facts of an environment; empty without them, or if their file is damaged."""
-    return stored_facts(identity, source(cpu_build.vector_bytes()))
-
-
-def store(identity: Mapping[str, str], figures: Mapping[str, float]) -> dict[str, str]:
-    """Store measured figures for the next process, and return them as facts."""
-    return store_facts(identity, source(cpu_build.vector_bytes()), figures)

@@ -5,7 +5,7 @@ It may crash or hang; whoever started it judges that from outside.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
 
 import numpy as np
 
@@ -22,16 +22,16 @@ from embeddb.kernels.forms import Converter, Form, FormSpec, Refusal, aligned
 from indexer.runners.baselines.baselines import time_baseline
 from indexer.runners.cpu_kernels import probe as cpu_probe
 from indexer.runners.cpu_kernels.job import Loaded
-from indexer.runners.harness.serving import Reply, serve
-from indexer.runners.harness.worker import Answering
+from indexer.runners.harness.serving import Answering, Reply, serve
+
+_loaded = cache(timed_function)
 
 
 class Worker(Answering):
-    """Answers requests; holds one loaded pattern and every kernel loaded so far."""
+    """Answers requests; holds one loaded pattern."""
 
     def __init__(self) -> None:
         self.job: Loaded | None = None
-        self.kernels: dict[str, Any] = {}
         self.converter: Converter | None = None
 
     def load(self, request: Reply, payload: bytes) -> Reply:
@@ -63,7 +63,7 @@ class Worker(Answering):
         work = aligned((sizes[1],), job.dtype)
         d = aligned((sizes[0],), job.dtype) if sizes[0] else job.result()
         problem = problem_of(form, job.width, strip, (job.b, job.c, d, work))
-        kernel = self._kernel(request["library"])
+        kernel = _loaded(request["library"])
         d.fill(np.nan)
         first, _ = timed(kernel, problem, _plan(request, (0, 1, 1)))
         if error := job.wrong(d, form.order):
@@ -81,11 +81,6 @@ class Worker(Answering):
     def probe(self, request: Reply) -> Reply:
         how = {"threads": request["threads"], "short": request["short"]}
         return {"status": "ok", "figures": cpu_probe.measured(request["library"], **how)}
-
-    def _kernel(self, path: str) -> Any:
-        if path not in self.kernels:
-            self.kernels[path] = timed_function(path)
-        return self.kernels[path]
 
 
 def _buffers(request: Reply, job: Loaded, form: Form, strip: int) -> tuple[int, int]:

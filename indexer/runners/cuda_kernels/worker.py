@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,7 @@ from embeddb.kernels.cuda.forms import Csr, FormRefused
 from embeddb.kernels.cuda.nvrtc import CompileFailed
 from embeddb.kernels.cuda.plan import Plan, plan
 from embeddb.kernels.cuda.product import Product, bind
-from indexer.runners.harness.serving import Reply, serve
-from indexer.runners.harness.worker import Answering
+from indexer.runners.harness.serving import Answering, Reply, serve
 
 Call = Callable[[], object]
 #: Bytes that a copy moves, in the long probe and in the short one.
@@ -73,13 +73,8 @@ class CudaMachine:
 
     def once(self, call: Call) -> float:
         """Seconds of one call in the stream."""
-        start, end = self._events()
         self._cuda._sleep(_BUSY_CYCLES)
-        start.record()
-        call()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) / 1e3
+        return self._seconds(call)
 
     def graphed(self, call: Call, calls: int, samples: int) -> list[float]:
         """Mean seconds of a call in a graph of so many calls, once for each replay."""
@@ -94,20 +89,18 @@ class CudaMachine:
             raise
         graph.capture_end()
         graph.replay()
-        seconds = []
-        for _ in range(samples):
-            # Waited for each, as the runs that ship were timed: the launch of the graph is inside.
-            start, end = self._events()
-            start.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            seconds.append(float(start.elapsed_time(end)) / 1e3 / calls)
+        # Waited for each, as the runs that ship were timed: the launch of the graph is inside.
+        seconds = [self._seconds(graph.replay) / calls for _ in range(samples)]
         graph.reset()
         return seconds
 
-    def _events(self) -> tuple[Any, Any]:
-        return self._cuda.Event(enable_timing=True), self._cuda.Event(enable_timing=True)
+    def _seconds(self, call: Call) -> float:
+        start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
 
 
 def figures(machine: CudaMachine, *, short: bool) -> dict[str, float]:
@@ -168,15 +161,12 @@ class Loaded:
         )
         self.b = self._drawn((n, *width))
         self.x = self._drawn((m, *width)) if sampled else None
-        self.out = torch.empty((len(idx),) if sampled else (m, *width), **self._kind)
+        size = (len(idx),) if sampled else (m, *width)
+        self.out = torch.empty(size, dtype=_DTYPES[self.op.dtype], device=place)
         self.left_bytes: int = request["left_bytes"]
         #: Seconds of the fastest product so far.
         self.best_s = math.inf
         self._expected = self._reference() if request["check"] else None
-
-    @property
-    def _kind(self) -> dict[str, Any]:
-        return {"dtype": _DTYPES[self.op.dtype], "device": self.place}
 
     def csr(self) -> Csr:
         """The matrix, without the rows of its entries, so that each conversion pays for them."""
@@ -195,14 +185,10 @@ class Loaded:
             bad = ~(off <= size[part] * tolerance + step)
             if bool(bad.any()):
                 at = int(bad.int().argmax())
-                where = self._place(low + at)
+                sampled, place = self.op.name == "sddmm", low + at
+                where = f"non-zero {place}" if sampled else f"row {place // max(self.op.width, 1)}"
                 return f"{where} is off by {float(off[at]):.3g}, more than rounding explains"
         return ""
-
-    def _place(self, at: int) -> str:
-        if self.op.name == "sddmm":
-            return f"non-zero {at}"
-        return f"row {at // max(self.op.width, 1)}"
 
     def _drawn(self, shape: tuple[int, ...]) -> torch.Tensor:
         wide = torch.float64 if self.op.dtype == "f64" else torch.float32
@@ -262,7 +248,6 @@ class Worker(Answering):
 
     def __init__(self, opened: Callable[[], CudaMachine]) -> None:
         self._opened = opened
-        self._machine: CudaMachine | None = None
         self._converted: set[str] = set()
         self.job: Loaded | None = None
 
@@ -284,12 +269,10 @@ class Worker(Answering):
                 return {"status": "oom", "error": _first_line(error)}
             raise KernelFault(_first_line(error)) from None
 
-    @property
+    @cached_property
     def machine(self) -> CudaMachine:
         """Raises: RunnerUnavailable."""
-        if self._machine is None:
-            self._machine = self._opened()
-        return self._machine
+        return self._opened()
 
     def about(self, _: Reply) -> Reply:
         """Facts of the GPU, or `missing`, the reason why none can be used."""

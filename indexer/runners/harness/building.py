@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import cpu_count
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from embeddb.core.errors import InputError, RunnerUnavailable
 from embeddb.kernels import build as cpu_build
@@ -76,23 +76,26 @@ def command(*flags: str) -> list[str]:
     return [compiler[0], *flags, *exact, cpu_build.flags()[1], *_SHARED]
 
 
-def one_file(prelude: str, functions: Sequence[tuple[str, str]], *, openmp: bool) -> str:
-    """The text of a file with functions, each with its arguments, that are called by number. The
-    n-th is called `v<n>`."""
+def build_one(
+    path: Path,
+    functions: Sequence[tuple[str, str]],
+    *,
+    prelude: str,
+    compiler: Sequence[str],
+    openmp: bool = False,
+) -> str:
+    """Compile functions, each with its arguments, that are called by number; the n-th is called
+    `v<n>`. Returns the error, empty if they compile.
+
+    Raises: RunnerUnavailable if the machine could not compile.
+    """
     head, set_threads = _THREADS if openmp else ("", "(void)threads;")
     cases = [
         f"    case {n}:\n        v{n}({arguments});\n        break;"
         for n, (_, arguments) in enumerate(functions)
     ]
     call = _CALL % (head, "\n".join(cases), set_threads)
-    return "\n".join([prelude, *(text for text, _ in functions), call])
-
-
-def build_one(path: Path, text: str, compiler: Sequence[str]) -> str:
-    """Compile one file; returns the error, empty if it compiles.
-
-    Raises: RunnerUnavailable if the machine could not compile.
-    """
+    text = "\n".join([prelude, *(text for text, _ in functions), call])
     return compile_to(path, text, compiler, LIBRARIES)
 
 
@@ -100,13 +103,10 @@ def build_all(
     variants: Sequence[V],
     source: Source[V],
     folder: Path,
-    *,
-    prelude: str,
-    compiler: Sequence[str],
-    openmp: bool = False,
+    **how: Any,
 ) -> dict[V, Built]:
-    """Compile variants, several per file, on all processors. A variant whose `source` raises an
-    InputError is `invalid`.
+    """Compile variants, several per file, on all processors; `how` as for `build_one`. A variant
+    whose `source` raises an InputError is `invalid`.
 
     Raises: RunnerUnavailable if the machine could not compile.
     """
@@ -122,7 +122,7 @@ def build_all(
         if not able:
             return built
         start = time.perf_counter()
-        problem = build_one(path, one_file(prelude, [*able.values()], openmp=openmp), compiler)
+        problem = build_one(path, [*able.values()], **how)
         each = (time.perf_counter() - start) / len(able)
         for which, variant in enumerate(able):
             if not problem:

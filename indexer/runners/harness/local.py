@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
+from embeddb.core.config import Op
 from embeddb.kernels.build import instance_of
+from embeddb.platforms.platform import Platform, load_platform, space_of
+from embeddb.platforms.space.space import ConfigSpace
 from indexer.runners.cpu import CpuRunner
-from indexer.runners.harness.worker_process import WorkerProcess, WorkingRunner
-
-if TYPE_CHECKING:
-    from embeddb.platforms.platform import Platform
-
-_ENV = {
-    "OMP_WAIT_POLICY": "passive",
-    "OMP_DYNAMIC": "false",
-    "OMP_PROC_BIND": "false",
-    "OPENBLAS_NUM_THREADS": "1",
-}
+from indexer.runners.harness.worker_process import THREADS_ENV, WorkingRunner
 
 
 class LocalRunner(WorkingRunner):
@@ -25,6 +19,8 @@ class LocalRunner(WorkingRunner):
     are those of runner `cpu`; the worker is replaced after `subjects` workloads, since it never
     frees compiled code."""
 
+    #: Names of the worker's module, and of the platform.
+    worker = platform_name = ""
     subjects = 128
     #: Threads that every run uses; 0 for as many as the caller asks for.
     fixed_threads = 0
@@ -33,17 +29,14 @@ class LocalRunner(WorkingRunner):
     identifying: tuple[str, ...] = ("cpu", "compiler", "threads")
     separator = "\\n"
 
-    def __init__(
-        self, worker: str, platform: str, *, env: Mapping[str, str] = _ENV, python: str = ""
-    ) -> None:
+    def __init__(self, env: Mapping[str, str] = THREADS_ENV, python: str = "") -> None:
+        super().__init__(self.worker, env, python)
         self._machine = CpuRunner()
-        self._platform = platform
-        self.session = WorkerProcess(worker, env=env, python=python)
         self._seen = 0
 
     def close(self) -> None:
         """End the worker processes."""
-        self.session.close()
+        super().close()
         self._machine.close()
 
     def available(self) -> str | None:
@@ -57,18 +50,24 @@ class LocalRunner(WorkingRunner):
         """State by runner `cpu`."""
         return self._machine.state(threads=self.fixed_threads or threads)
 
-    def platform_as(self, identity: Mapping[str, str], *, threads: int) -> Platform:
-        """The platform, for an instance named by the first 8 hex digits of a digest of `identity`
-        and the `identifying` facts; its environment also has the machine's other facts.
+    def platform(self, *, threads: int = 0) -> Platform:
+        """The platform; the instance is 8 hex digits of the digest of the runner's own identity and
+        the `identifying` facts. The environment also has the machine's other facts.
 
-        Raises: RunnerUnavailable without a compiler.
+        Raises: RunnerUnavailable without a compiler, or another program that it needs.
         """
-        from embeddb.platforms.platform import load_platform
-
         environment = self._machine.platform(threads=self.fixed_threads or threads).environment
-        identity = {**{key: environment[key] for key in self.identifying}, **identity}
+        identity = {**{key: environment[key] for key in self.identifying}, **self._identity()}
         instance = instance_of(identity, separator=self.separator)
-        return load_platform(self._platform).at(instance, {**environment, **identity})
+        return load_platform(self.platform_name).at(instance, {**environment, **identity})
+
+    @abstractmethod
+    def _identity(self) -> dict[str, str]:
+        """Facts that name an instance, beside the `identifying` ones. Raises: RunnerUnavailable."""
+
+    def space(self, op: Op, subject: Any) -> ConfigSpace:
+        """The legal configurations for a subject."""
+        return space_of(load_platform(self.platform_name), op, subject)
 
     def next_subject(self) -> None:
         """Call before each workload is measured."""

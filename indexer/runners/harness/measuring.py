@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import time
+import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from embeddb.core.config import Config
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.core.records import Measurement
 from indexer.runners.base import RunOptions
 from indexer.runners.harness.building import Built
+from indexer.runners.harness.worker_process import Closing, WorkerProcess
 
 if TYPE_CHECKING:
     from embeddb.platforms.space.space import ConfigSpace
-    from indexer.runners.harness.worker_process import WorkerProcess
 
 #: Limit of a call: so many times the default's, plus this, since threads have to be woken.
 SLOWEST, SLOWEST_BESIDE_S = 10.0, 0.25
@@ -36,25 +40,26 @@ _MOST_CALLS = 256
 V = TypeVar("V", bound=Hashable)
 
 
-class Measured(Protocol[V]):
+class Measured(ABC, Generic[V]):
     """A workload whose variants are measured. `called` is a word for it; `parts` are sent to the
     worker; `tolerance` is the allowed error relative to the rounded magnitudes; a call shorter than
-    `least_s` is repeated several times in a row."""
+    `least_s` is repeated several times in a row; `restored_bytes` are restored before each."""
 
     called: str
     parts: Sequence[Any]
     tolerance: float
-    least_s: float
+    least_s = 0.0
+    restored_bytes = 0
 
+    @abstractmethod
     def bytes_needed(self, *, check: bool) -> int:
         """Upper bound of the worker's memory in bytes."""
 
-    def restored_bytes(self) -> int:
-        """Bytes restored before each call."""
-
     def reference(self, folder: Path) -> str:
         """The shared object of the reference; empty if the worker has its own."""
+        return ""
 
+    @abstractmethod
     def build(self, variants: Sequence[V], folder: Path) -> dict[V, Built]:
         """Compile variants. Raises: RunnerUnavailable if the machine could not compile."""
 
@@ -72,30 +77,35 @@ class _Turn:
         self.status, self.error = status, error
 
 
-class Measuring(Generic[V]):
-    """Measure variants by requests to a worker; `folder` is for compiled files and expected values,
-    and must outlive it. A variant that was compiled and found correct is neither compiled nor
+class Measuring(Closing, Generic[V]):
+    """Measure variants by requests to a worker, with compiled files and expected values in a folder
+    that `close` removes. A variant that was compiled and found correct is neither compiled nor
     checked again."""
 
     def __init__(
         self,
         of: Measured[V],
         session: WorkerProcess,
-        folder: Path,
         *,
         threads: int,
         options: RunOptions,
     ) -> None:
-        self.of, self.folder = of, folder
+        self.of, self.folder = of, Path(mkdtemp(prefix=f"embeddb-{of.called}-"))
+        # Also if it is not closed, and at exit.
+        self._remove = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self._session, self._threads, self._options = session, threads, options
         self._generation = -1
         self._refused: dict[str, Any] | None = None
         self._reference = ""
-        self._base_s: float | None = None
+        self._base_s = math.inf
         self._built: dict[V, Built] = {}
         self._right: set[V] = set()
         self.begun = False
         self.tolerance = of.tolerance if options.check else None
+
+    def close(self) -> None:
+        """Remove what was compiled."""
+        self._remove()
 
     def begin(self, default: V) -> None:
         """Load the workload and time its default, which sets the time limit of all others.
@@ -116,15 +126,12 @@ class Measuring(Generic[V]):
         for first in (True, False):
             reply = self._call(built_default, self._options.timeout_s, first=first)
             if reply["status"] == "ok":
-                self._base_s = min(reply["seconds"], self._base_s or reply["seconds"])
+                self._base_s = min(reply["seconds"], self._base_s)
 
     @property
     def limit_s(self) -> float:
         """Time limit of one call in seconds."""
-        most = self._options.timeout_s
-        if self._base_s is None:
-            return most
-        return min(most, SLOWEST * self._base_s + SLOWEST_BESIDE_S)
+        return min(self._options.timeout_s, SLOWEST * self._base_s + SLOWEST_BESIDE_S)
 
     def configurations(
         self,
@@ -156,7 +163,8 @@ class Measuring(Generic[V]):
     def measure(self, variants: Sequence[V]) -> dict[V, Measurement]:
         """Measure variants, all of which are legal. Raises: RunnerUnavailable."""
         if self._refused is not None:
-            return {v: self._failed(dict(self._refused)) for v in variants}
+            refused = Measurement(**self._refused, when=time.time())
+            return dict.fromkeys(variants, refused)
         turns = {variant: _Turn(one) for variant, one in self._build(variants).items()}
         for variant, turn in turns.items():
             if turn.built.status != "ok":
@@ -185,7 +193,7 @@ class Measuring(Generic[V]):
             reply = {**self._request({"do": "check"}, _CHECK_S), "seconds": seconds}
         if reply["status"] != "ok":
             turn.end(reply["status"], reply["error"])
-        elif self._base_s is not None and reply["seconds"] > max(SLOW * self._base_s, SLOW_S):
+        elif reply["seconds"] > max(SLOW * self._base_s, SLOW_S):
             turn.times_s.append(reply["seconds"])
             turn.end("ok")
 
@@ -203,7 +211,9 @@ class Measuring(Generic[V]):
     # -- the worker --------------------------------------------------------------------------------
 
     def _call(self, built: Built, limit_s: float, *, first: bool) -> dict[str, Any]:
-        times = 1 if first else self._times()
+        # As many in a row as a short call needs.
+        row = math.ceil(self.of.least_s / max(self._base_s, 1e-9))
+        times = 1 if first else min(max(row, 1), _MOST_CALLS)
         message = {
             "do": "call",
             "library": str(built.library),
@@ -212,13 +222,7 @@ class Measuring(Generic[V]):
             "first": first,
             "times": times,
         }
-        return self._request(message, times * limit_s + self.of.restored_bytes() / _RESTORED)
-
-    def _times(self) -> int:
-        """Number of calls in a row that are timed together."""
-        if not self.of.least_s or self._base_s is None:
-            return 1
-        return min(_MOST_CALLS, math.ceil(self.of.least_s / max(self._base_s, 1e-9)))
+        return self._request(message, times * limit_s + self.of.restored_bytes / _RESTORED)
 
     def _request(self, message: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """The worker's reply, after loading the workload there if needed."""
@@ -268,6 +272,3 @@ class Measuring(Generic[V]):
             error=turn.error,
             context=context,
         )
-
-    def _failed(self, reply: dict[str, Any]) -> Measurement:
-        return Measurement(status=reply["status"], error=reply["error"], when=time.time())

@@ -24,6 +24,15 @@ from typing import Any, BinaryIO
 Reply = dict[str, Any]
 
 
+class Answering:
+    """Answer requests by methods of their names, with the bytes that follow if there are any."""
+
+    def answer(self, request: Reply, payload: bytes) -> Reply:
+        arguments = (request, payload) if payload else (request,)
+        reply: Reply = getattr(self, request["do"])(*arguments)
+        return reply
+
+
 def serve(
     answer: Callable[[Reply, bytes], Reply], *, machine: tuple[type[Exception], ...] = (OSError,)
 ) -> None:
@@ -44,7 +53,9 @@ def serve(
         except machine as error:
             # A kernel opens nothing: its object cannot be loaded, a baseline not be compiled.
             reply = {"status": "machine", "error": " ".join(str(error).split())}
-        _write(answers, (json.dumps(reply) + "\n").encode())
+        data = (json.dumps(reply) + "\n").encode()
+        while data:
+            data = data[os.write(answers, data) :]
 
 
 def _listen(stream: BinaryIO, inbox: SimpleQueue[tuple[Reply, bytes]]) -> None:
@@ -66,8 +77,3 @@ def _give_up(kind: type[BaseException], error: BaseException, at: TracebackType 
     traceback.print_exception(kind, error, at)
     sys.stderr.flush()
     os._exit(1)
-
-
-def _write(handle: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(handle, data) :]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import InputError, RunnerUnavailable
-from indexer.runners.harness.serving import Reply, serve
+from indexer.runners.harness.serving import Answering, Reply, serve
 
 #: Values compared together: they stay in the cache.
 _CHUNK = 1 << 15
@@ -70,19 +70,6 @@ class Job(ABC):
     def restore(self, *, all: bool) -> None:
         """Restore the arrays that a run reads; with `all` also those that it only writes, so that
         results of the last run cannot pass for the next one's."""
-
-
-class Answering(ABC):
-    """Answer requests by methods of their names; `load` also takes the bytes that follow."""
-
-    def answer(self, request: Reply, payload: bytes) -> Reply:
-        if request["do"] == "load":
-            return self.load(request, payload)
-        reply: Reply = getattr(self, request["do"])(request)
-        return reply
-
-    @abstractmethod
-    def load(self, request: Reply, payload: bytes) -> Reply: ...
 
 
 class _Worker(Answering):

@@ -17,17 +17,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, Any, Self
 
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.core.files.safe_write import whole_file
 from embeddb.kernels.build import cache_folder
 from embeddb.kernels.machine_failures import AGAIN, Deadline, blamed_line, killed_by
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
 _ROOT = Path(__file__).resolve().parents[3]
+#: Variables of a worker with threads of OpenMP: they sleep while they wait, and are not pinned.
+THREADS_ENV = {
+    "OMP_WAIT_POLICY": "passive",
+    "OMP_DYNAMIC": "false",
+    "OMP_PROC_BIND": "false",
+    "OPENBLAS_NUM_THREADS": "1",
+}
 
 
 class WorkerProcess:
@@ -98,7 +102,8 @@ class WorkerProcess:
         deadline = Deadline(timeout_s)
         try:
             for data in (memoryview(json.dumps(head).encode() + b"\n"), *views):
-                _send(process.stdin, data)
+                while data:
+                    data = data[process.stdin.write(data) :]
             line = self._line(deadline)
         except BrokenPipeError:
             line = b""
@@ -186,11 +191,6 @@ def _is_stopped(pid: int) -> bool:
     return about.rpartition(")")[2].split()[:1] == ["T"]
 
 
-def _send(stream: IO[bytes], data: memoryview) -> None:
-    while data:
-        data = data[stream.write(data) :]
-
-
 def _end(process: subprocess.Popen[bytes], errors: IO[bytes], owner: int) -> None:
     """Kill the worker and close its pipes, unless this is a fork of its owner."""
     if os.getpid() != owner:
@@ -210,12 +210,7 @@ class Closing(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @abstractmethod
@@ -223,7 +218,14 @@ class Closing(ABC):
 
 
 class WorkingRunner(Closing):
-    """Base of runners with worker processes, which `close` ends."""
+    """Base of runners with a worker process."""
+
+    def __init__(self, worker: str, env: Mapping[str, str], python: str = "") -> None:
+        self.session = WorkerProcess(worker, env=env, python=python)
+
+    def close(self) -> None:
+        """End the worker process."""
+        self.session.close()
 
     @abstractmethod
     def available(self) -> str | None:

@@ -6,7 +6,6 @@ Flood 2014), so that an array can be filled in any order and on any machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import sqrt
 from typing import Any
 
@@ -42,30 +41,24 @@ def filled(array: Array, number: int, seed: int = 0) -> NDArray[Any]:
     and for integers 0 to 9."""
     values = np.zeros(array.elements, DTYPE_OF[array.dtype])
     kind, *parameters = array.fill.split(":")
+    key = _key(number, seed)
     if kind == "zero":
         return values
     if kind == "offsets":
-        values[:] = _offsets(array.elements, parameters, number, seed)
+        values[:] = _offsets(array.elements, parameters, key)
         return values
-    one = _maker(kind, array, number, seed, parameters)
     for low in range(0, values.size, _CHUNK):
         at = np.arange(low, min(low + _CHUNK, values.size), dtype=np.uint64)
-        values[low : low + _CHUNK] = one(at)
+        if kind == "range":
+            part: NDArray[Any] = at
+        elif kind == "permutation":
+            part = _permuted(at, array.elements, key)
+        elif kind == "below" or array.dtype in ("i32", "i64"):
+            part = _hash(at, key) % np.uint64(parameters[0] if parameters else _BELOW)
+        else:
+            part = _real(_hash(at, key))
+        values[low : low + _CHUNK] = part
     return values
-
-
-def _maker(
-    kind: str, array: Array, number: int, seed: int, parameters: list[str]
-) -> Callable[[NDArray[np.uint64]], NDArray[Any]]:
-    """The elements at given places."""
-    if kind == "range":
-        return lambda at: at
-    if kind == "permutation":
-        return lambda at: _permuted(at, array.elements, _key(number, seed))
-    if kind == "below" or array.dtype in ("i32", "i64"):
-        below = np.uint64(parameters[0] if parameters else _BELOW)
-        return lambda at: _hash(at, _key(number, seed)) % below
-    return lambda at: _real(_hash(at, _key(number, seed)))
 
 
 def _key(number: int, seed: int) -> int:
@@ -101,7 +94,7 @@ def _permuted(at: NDArray[np.uint64], count: int, key: int) -> NDArray[np.uint64
     return permuted
 
 
-def _offsets(count: int, parameters: list[str], number: int, seed: int) -> NDArray[np.int64]:
+def _offsets(count: int, parameters: list[str], key: int) -> NDArray[np.int64]:
     """Offsets of `count - 1` rows of `total = parameters[0]` entries in all. The variance of random
     rows' lengths equals their mean; these have S * S times that, with S = `parameters[1]`, 1 by
     default."""
@@ -110,7 +103,7 @@ def _offsets(count: int, parameters: list[str], number: int, seed: int) -> NDArr
     if rows < 1:
         return np.zeros(count, np.int64)
     square = uneven * uneven * rows / max(total, 1)
-    u = _real(_hash(np.arange(rows, dtype=np.uint64), _key(number, seed)))
+    u = _real(_hash(np.arange(rows, dtype=np.uint64), key))
     weight = _weights(u, square)
     sums = np.cumsum((weight * _WEIGHT).astype(np.int64) + 1)
     offsets = np.zeros(count, np.int64)
@@ -176,10 +169,11 @@ static int64_t weight(uint64_t row, uint64_t key, double spread, int power)
 """
 
 
-def fill_c(array: Array, number: int, name: str, c_type: str, seed: int = 0) -> list[str]:
-    """Lines of C that fill the array at `name` as `filled` does; they need `FILL_FUNCTIONS`."""
+def fill_c(array: Array, number: int, name: str, c_type: str) -> list[str]:
+    """Lines of C that fill the array at `name` as `filled` does with seed 0, by
+    `FILL_FUNCTIONS`."""
     kind, *parameters = array.fill.split(":")
-    key, count = f"{_key(number, seed)}u", array.elements
+    key, count = f"{_key(number, 0)}u", array.elements
     if kind == "zero":
         return [f"memset({name}, 0, {array.bytes});"]
     if kind == "offsets":

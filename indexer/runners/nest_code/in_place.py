@@ -59,12 +59,15 @@ def c_program(nest: Nest, schedule: Schedule) -> str:
     Raises: NestError for a schedule without code.
     """
     name = function_name(nest)
+    config = schedule.config.items()
+    words = {key: " ".join(v) if isinstance(v, tuple) else v for key, v in config}
+    settings = ", ".join(f"{key}={value}" for key, value in words.items())
     lines = [
         "/* Written by embeddb: one loop nest, scheduled.",
         "",
         *(f"       {line}" for line in nest_lines(nest)),
         "",
-        f"   Schedule: {_settings(schedule)}",
+        f"   Schedule: {settings}",
         f"   Compile:  gcc FILE.c -lm {_flags()}",
         f"   {_NUMBERS}",
         "   The numbers that it starts from are made up; no two pointers may overlap. */",
@@ -96,14 +99,6 @@ def nest_lines(nest: Nest) -> Iterator[str]:
         yield f"{'    ' * at}for ({point} = {first}; {point} < {end}; {by})"
     for statement in nest.body:
         yield "    " * nest.depth + writer.statement(statement, site)
-
-
-def _settings(schedule: Schedule) -> str:
-    settings = []
-    for key, value in schedule.config.items():
-        text = " ".join(value) if isinstance(value, tuple) else value
-        settings.append(f"{key}={text}")
-    return ", ".join(settings)
 
 
 def _main(nest: Nest, function: str) -> Iterator[str]:
@@ -243,15 +238,16 @@ class _Place:
         for at in self._arrays():
             if names.array_names[at] != names.own_names[at]:
                 return f"two arrays are called {names.own_names[at]}"
-        for name, (text, _) in self._fixed():
+        for name, text in self._fixed():
             if not text:
                 return f"{name} has no exactly representable initial value"
         if unchecked := next(self._unchecked(), ""):
             return unchecked
-        lost = [names.own_names[at] for at in self._lost()]
-        if outer := [n for at, n in zip(self._lost(), lost, strict=True) if self._outer(at)]:
-            return f"the last value of {outer[0]} may be read by another function"
-        for name in (*lost, *self._loops()):
+        lost = self._lost()
+        for at in lost:
+            if names.lines[at] < self.scop.function:  # declared outside of the function
+                return f"the last value of {names.own_names[at]} may be read by another function"
+        for name in (*(names.own_names[at] for at in lost), *self._loops()):
             if self._read_after(name):
                 return f"{name} is read after them"
         return ""
@@ -338,10 +334,6 @@ class _Place:
                         lost[access.array] = None
         return [at for at in lost if at not in set_by_nests]
 
-    def _outer(self, number: int) -> bool:
-        """True if a scalar is declared outside of the function."""
-        return self.read.names.lines[number] < self.scop.function
-
     def _loops(self) -> list[str]:
         """Indices that are declared before the scop."""
         lines = self.read.text.text.split("\n")[self.scop.start : self.scop.end]
@@ -424,12 +416,11 @@ class _Place:
 
     # -- what the nests were read for --------------------------------------------------------------
 
-    def _fixed(self) -> Iterator[tuple[str, tuple[str, int]]]:
+    def _fixed(self) -> Iterator[tuple[str, str]]:
         """Scalars replaced by their initial value that are visible from the scop."""
         for name, (text, line) in self.read.names.fixed.items():
-            local = self.scop.function <= line < self.scop.start
-            if (line < self.scop.function or local) and self._named(name):
-                yield name, (text, line)
+            if line < self.scop.start and self._named(name):
+                yield name, text
 
     def _named(self, name: str) -> bool:
         """True if the function uses a name up to the end of the scop."""
@@ -444,7 +435,7 @@ class _Place:
         for name, requested in text.defines.items():
             if name not in text.macros and self._named(name):
                 yield f"{name} == {requested!r}"
-        for name, (value, _) in self._fixed():
+        for name, value in self._fixed():
             yield f"{name} == {value}"
         names, arrays = self.read.names, self.read.program.arrays
         for at in self._arrays():

@@ -20,6 +20,7 @@ from embeddb.nests.nest_text import nest_from_text, nest_text
 from embeddb.nests.schedule import Schedule
 from indexer.runners.harness import building
 from indexer.runners.harness.building import Built
+from indexer.runners.harness.measuring import Measured
 from indexer.runners.harness.worker import Expected, Job, Libraries, serve_jobs
 from indexer.runners.nest_code.fill import DTYPE_OF, contents, filled
 from indexer.runners.nest_code.reference import (
@@ -32,16 +33,6 @@ from indexer.runners.nest_code.reference import (
 
 #: Smallest positive numbers that are kept: smaller ones are 0 under -ffast-math.
 _TINY = {"f32": 1e-37, "f64": 1e-300, "i32": 0.0, "i64": 0.0}
-
-
-def bytes_needed(nest: Nest, *, check: bool) -> int:
-    """Upper bound of a job's memory in bytes, before any is allocated."""
-    size = {a: nest.arrays[a].elements for a in range(len(nest.arrays))}
-    needed = sum(array.bytes for array in nest.arrays)
-    needed += sum(nest.arrays[a].bytes for a in nest.written)
-    if check:  # in double precision, the expected values, and how far they may be off
-        needed += 8 * sum(size.values()) + 16 * sum(size[a] for a in nest.written)
-    return needed
 
 
 class NestJob(Job):
@@ -96,25 +87,6 @@ class NestJob(Job):
 _EXACT = ("-O2", "-ffp-contract=off")
 
 
-def build_all(
-    nest: Nest, schedules: Sequence[Schedule], folder: Path, *, more: Sequence[str] = ()
-) -> dict[Schedule, Built]:
-    """Compile schedules, several per file, on all processors; `more` are additional flags of the
-    compiler.
-
-    Raises: RunnerUnavailable if the machine could not compile.
-    """
-    plain, arguments = _plain(nest), _call_arguments(nest)
-    return building.build_all(
-        schedules,
-        lambda schedule, name: (c_function(plain, schedule, name), arguments),
-        folder,
-        prelude=PRELUDE,
-        compiler=building.command(*FLAGS, "-fopenmp", *more),
-        openmp=True,
-    )
-
-
 def build_reference(nest: Nest, folder: Path) -> Path:
     """Compile the nest in the order of its text, without any reordering of sums.
 
@@ -122,40 +94,39 @@ def build_reference(nest: Nest, folder: Path) -> Path:
     """
     schedule = Schedule(tuple(range(nest.depth)), (0,) * nest.depth)
     path = folder / "reference.so"
-    function = c_function(_plain(nest), schedule, "v0"), _call_arguments(nest)
-    text = building.one_file(PRELUDE, [function], openmp=True)
-    exact = building.command(*_EXACT, "-fopenmp")
-    if problem := building.build_one(path, text, exact):
+    function, exact = _function(nest, schedule, "v0"), building.command(*_EXACT, "-fopenmp")
+    if problem := building.build_one(
+        path, [function], prelude=PRELUDE, compiler=exact, openmp=True
+    ):
         raise NestError(f"its reference does not compile: {problem}")
     return path
 
 
-def _plain(nest: Nest) -> Nest:
-    """The nest without names, which may be macros somewhere."""
-    return replace(nest, loop_names=(), array_names=())
+def _function(nest: Nest, schedule: Schedule, name: str) -> tuple[str, str]:
+    """The function of a nest without names, which may be macros somewhere, and its arguments."""
+    plain = replace(nest, loop_names=(), array_names=())
+    arguments = ", ".join(f"a[{at}]" for at in range(len(nest.arrays)))
+    return c_function(plain, schedule, name), arguments
 
 
-def _call_arguments(nest: Nest) -> str:
-    return ", ".join(f"a[{at}]" for at in range(len(nest.arrays)))
-
-
-class MeasuredNest:
-    """A nest as `indexer.runners.harness.measuring.Measured`; a call is not repeated, since it may
-    read its own results."""
+class MeasuredNest(Measured[Schedule]):
+    """A nest; a call is not repeated, since it may read its own results."""
 
     called = "nest"
-    least_s = 0.0
 
     def __init__(self, nest: Nest) -> None:
         self.nest = nest
-        self.parts: Sequence[Any] = parts_of(nest)
+        self.parts = parts_of(nest)
         self.tolerance = tolerance_of(nest)
+        self.restored_bytes = sum(nest.arrays[a].bytes for a in nest.written)
 
     def bytes_needed(self, *, check: bool) -> int:
-        return bytes_needed(self.nest, check=check)
-
-    def restored_bytes(self) -> int:
-        return sum(self.nest.arrays[a].bytes for a in self.nest.written)
+        arrays, written = self.nest.arrays, self.nest.written
+        needed = sum(array.bytes for array in arrays) + self.restored_bytes
+        if check:  # in double precision, the expected values, and how far they may be off
+            needed += 8 * sum(array.elements for array in arrays)
+            needed += 16 * sum(arrays[a].elements for a in written)
+        return needed
 
     def reference(self, folder: Path) -> str:
         """A compiled reference for nests that take numpy too long."""
@@ -163,8 +134,18 @@ class MeasuredNest:
             return ""
         return str(build_reference(checked_nest(self.nest).nest, folder))
 
-    def build(self, variants: Sequence[Schedule], folder: Path) -> dict[Schedule, Built]:
-        return build_all(self.nest, variants, folder)
+    def build(
+        self, variants: Sequence[Schedule], folder: Path, more: Sequence[str] = ()
+    ) -> dict[Schedule, Built]:
+        """See `Measured.build`; `more` are additional flags of the compiler."""
+        return building.build_all(
+            variants,
+            lambda schedule, name: _function(self.nest, schedule, name),
+            folder,
+            prelude=PRELUDE,
+            compiler=building.command(*FLAGS, "-fopenmp", *more),
+            openmp=True,
+        )
 
 
 def parts_of(nest: Nest) -> list[Any]:

@@ -110,35 +110,32 @@ def evaluate(nest: Nest, arrays: Mapping[int, NDArray[Any]]) -> dict[int, NDArra
         for a, array in arrays.items()
     }
     with np.errstate(all="ignore"):
-        _Evaluation(nest, state).run()
+        Evaluation(nest, state).run(0, {}, 1)
     return {a: state[a] for a in sorted(nest.written)}
 
 
-class _Evaluation:
+class Evaluation:
     """One run; `arrays` are the current contents."""
 
     def __init__(self, nest: Nest, arrays: dict[int, NDArray[Any]]) -> None:
         self.nest, self.arrays = nest, arrays
         self.free = free_loops(nest)
 
-    def run(self) -> None:
-        self._loop(0, {}, 1)
-
-    def _loop(self, loop: int, points: _Points, count: int) -> None:
+    def run(self, loop: int, points: _Points, count: int) -> None:
         """Run the loops from `loop` inwards, for `count` points of those around: int64[count,
         1]."""
         if loop == self.nest.depth:
             self._body(points, (count, 1))
             return
         step = self.nest.loops[loop].step
-        lower = self._bound(self.nest.loops[loop].lower, points, count)
-        upper = self._bound(self.nest.loops[loop].upper, points, count)
+        lower = self.bound(self.nest.loops[loop].lower, points, count)
+        upper = self.bound(self.nest.loops[loop].upper, points, count)
         trips = np.maximum(0, -(-(upper - lower) // step))
         if loop not in self.free:
             for turn in range(int(trips.max(initial=0))):
                 on = np.flatnonzero(turn < trips)
                 around = {k: v[on] for k, v in points.items()}
-                self._loop(loop + 1, {**around, loop: lower[on, None] + step * turn}, on.size)
+                self.run(loop + 1, {**around, loop: lower[on, None] + step * turn}, on.size)
             return
         for part in _parts(trips):
             around = {k: v[part] for k, v in points.items()}
@@ -152,9 +149,10 @@ class _Evaluation:
             inside = np.arange(of.size, dtype=np.int64) - (np.cumsum(turns) - turns)[of]
             around = {k: v[of] for k, v in around.items()}
             around[loop] = (lower[part][of] + step * inside)[:, None]
-            self._loop(loop + 1, around, of.size)
+            self.run(loop + 1, around, of.size)
 
-    def _bound(self, index: Index, points: _Points, count: int) -> NDArray[np.int64]:
+    def bound(self, index: Index, points: _Points, count: int) -> NDArray[np.int64]:
+        """int64[count]: the values of a bound at points of the loops around."""
         bound = np.int64(index.affine.constant) + self._affine(index.affine.coefs, points)
         if index.of is not None:
             bound = bound + self.arrays[index.of.array][self.place(index.of, points)]
@@ -215,7 +213,7 @@ class _Evaluation:
 class _Values:
     """Expressions at some points, each computed once."""
 
-    def __init__(self, run: _Evaluation, points: _Points) -> None:
+    def __init__(self, run: Evaluation, points: _Points) -> None:
         self._run, self._points = run, points
         self._cache: dict[int, NDArray[Any]] = {}
 
@@ -364,20 +362,18 @@ class _Watch:
         match call.op:
             case "+" | "-" | "min" | "max":
                 return _plus(*errors)
-            case "neg" | "abs":
-                return errors[0]
             case "*":
                 pairs = zip(errors, (_size(args[1]), _size(args[0])), strict=True)
                 return _plus(*(_times(error, size) for error, size in pairs))
             case "/":
                 share = _times(errors[1], Call("/", (_size(call), _size(args[1]))))
-                return _plus(_over(errors[0], _size(args[1])), share)
+                return _plus(_times(errors[0], _size(args[1]), "/"), share)
             case "sqrt":
-                return _over(errors[0], call)
+                return _times(errors[0], call, "/")
             case "exp":
                 return _times(errors[0], call)
             case "log":
-                return _over(errors[0], _size(args[0]))
+                return _times(errors[0], _size(args[0]), "/")
             case "select":
                 return _plus(*errors[1:])
         return errors[0]
@@ -395,12 +391,8 @@ def _plus(*parts: Expr) -> Expr:
     return total
 
 
-def _times(error: Expr, by: Expr) -> Expr:
-    return error if error == Const(0) else Call("*", (error, by))
-
-
-def _over(error: Expr, by: Expr) -> Expr:
-    return error if error == Const(0) else Call("/", (error, by))
+def _times(error: Expr, by: Expr, op: str = "*") -> Expr:
+    return error if error == Const(0) else Call(op, (error, by))
 
 
 def may_jump(nest: Nest) -> bool:

@@ -20,8 +20,9 @@ from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.plan import plan_of
 from indexer.runners.harness import building
 from indexer.runners.harness.building import Built
+from indexer.runners.harness.measuring import Measured
 from indexer.runners.harness.worker import Expected, Job, Libraries, serve_jobs
-from indexer.runners.tile_code.reference import DTYPE_OF, error_of, evaluate, physical
+from indexer.runners.tile_code.reference import DTYPE_OF, Bounded, error_of, evaluate, physical
 
 #: Beyond these, f32 overflows or is rounded to nothing.
 _LARGEST, _TINY = {"f32": 1e38, "f64": 1e300}, {"f32": 1e-35, "f64": 1e-290}
@@ -56,23 +57,21 @@ class KernelJob(Job):
     def computed(self, reference: str, libraries: Libraries) -> Iterator[Expected]:
         """See `Job.computed`. Raises: TensorError for a kernel whose shapes are inconsistent."""
         try:
-            yield from self._evaluated()
+            values_of = evaluate(self.kernel, self.arrays[: self._inputs])
+            for number, result in zip(self.numbers, values_of, strict=True):
+                yield number, *self._bounded(result, self._shapes[number])
         except (ValueError, IndexError) as error:
             raise TensorError(f"its shapes do not fit each other: {error}") from error
 
-    def _evaluated(self) -> Iterator[Expected]:
-        tolerance = kernel_error(self.kernel)
-        values_of = evaluate(self.kernel, self.arrays[: self._inputs])
-        for number, result in zip(self.numbers, values_of, strict=True):
-            shape = self._shapes[number]
-            values = physical(result.value, shape).astype(np.float64)
-            error = physical(np.broadcast_to(error_of(*result), shape.dims), shape)
-            off = np.zeros(values.shape)
-            if shape.dtype in _LARGEST:
-                off = tolerance * (np.abs(values) + error) + _TINY[shape.dtype]
-                finite = np.isfinite(off) & (np.abs(values) < _LARGEST[shape.dtype])
-                values, off = np.where(finite, values, 0), np.where(finite, off, np.inf)
-            yield number, values, off
+    def _bounded(self, result: Bounded, shape: Shape) -> tuple[NDArray[Any], NDArray[Any]]:
+        """A result and how far it may be off, in memory order."""
+        values = physical(result.value, shape).astype(np.float64)
+        error = physical(np.broadcast_to(error_of(*result), shape.dims), shape)
+        if shape.dtype not in _LARGEST:
+            return values, np.zeros(values.shape)
+        off = kernel_error(self.kernel) * (np.abs(values) + error) + _TINY[shape.dtype]
+        finite = np.isfinite(off) & (np.abs(values) < _LARGEST[shape.dtype])
+        return np.where(finite, values, 0), np.where(finite, off, np.inf)
 
     def element(self, number: int, place: int) -> str:
         names, output = self.kernel.names, number - self._inputs
@@ -89,7 +88,7 @@ class KernelJob(Job):
 def _index(place: int, shape: Shape) -> list[int]:
     """Index of the element at a place in memory."""
     order = tuple(reversed(shape.layout))
-    at = np.unravel_index(place, [shape.dims[d] for d in order]) if order else ()
+    at = np.unravel_index(place, [shape.dims[d] for d in order])
     index = dict(zip(order, map(int, at), strict=True))
     return [index[d] for d in range(shape.rank)]
 
@@ -105,9 +104,8 @@ def _filled(shape: Shape, number: int, seed: int, *, positive: bool) -> NDArray[
     return values + np.float32(0.25) if positive else values * 2 - 1
 
 
-class MeasuredKernel:
-    """A kernel as `indexer.runners.harness.measuring.Measured`. Short calls are repeated in a row:
-    each timing spans at least `least_s` seconds."""
+class MeasuredKernel(Measured[Tile]):
+    """A kernel. Short calls are repeated in a row: each timing spans at least `least_s` seconds."""
 
     called = "kernel"
     least_s = 1e-4
@@ -116,7 +114,7 @@ class MeasuredKernel:
         self.kernel = kernel
         self.tolerance = kernel_error(kernel)
         self.scratch = plan_of(kernel).scratch
-        self.parts: Sequence[Any] = (b"%d\n" % self.scratch, tensor_text(kernel))
+        self.parts = (b"%d\n" % self.scratch, tensor_text(kernel))
 
     def bytes_needed(self, *, check: bool) -> int:
         needed = self.scratch + sum(shape.bytes for shape in _shapes(self.kernel))
@@ -124,13 +122,6 @@ class MeasuredKernel:
             largest = sorted((op.shape.elements for op in self.kernel.operations), reverse=True)
             needed += _WIDE * sum(largest[:_LIVE])
         return needed
-
-    def restored_bytes(self) -> int:
-        return 0
-
-    def reference(self, folder: Path) -> str:
-        """Numpy's."""
-        return ""
 
     def build(self, variants: Sequence[Tile], folder: Path) -> dict[Tile, Built]:
         def source(tile: Tile, name: str) -> tuple[str, str]:

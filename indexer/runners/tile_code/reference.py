@@ -30,11 +30,9 @@ def _divide(a: Any, b: Any) -> Any:
 
 
 def _remainder(a: Any, b: Any) -> Any:
-    return (
-        np.where(b == 0, a, np.fmod(a, np.where(b == 0, 1, b)))
-        if a.dtype.kind != "f"
-        else np.fmod(a, b)
-    )
+    if a.dtype.kind == "f":
+        return np.fmod(a, b)
+    return np.where(b == 0, a, np.fmod(a, np.where(b == 0, 1, b)))
 
 
 def _not(a: Any) -> Any:
@@ -118,8 +116,7 @@ def padded(
 
 def window_terms(op: Operation, array: _Array, fill: Any) -> Iterator[_Array]:
     """Elements under a window over all dimensions, for each position in the window."""
-    rank = array.ndim
-    window = {name: op.dims(name) or (one,) * rank for name, one in _USUAL.items()}
+    window = _window(op, array.ndim)
     wide = padded(array, window["low"], window["high"], window["lhs_dilate"], fill)
     yield from (part for _, part in _seen(wide, op.dims("size"), window))
 
@@ -127,22 +124,20 @@ def window_terms(op: Operation, array: _Array, fill: Any) -> Iterator[_Array]:
 _USUAL = {"stride": 1, "low": 0, "high": 0, "lhs_dilate": 1, "rhs_dilate": 1, "reversal": 0}
 
 
+def _window(op: Operation, rank: int) -> dict[str, tuple[int, ...]]:
+    return {name: op.dims(name) or (usual,) * rank for name, usual in _USUAL.items()}
+
+
 def _seen(
     wide: _Array, size: Sequence[int], window: dict[str, tuple[int, ...]]
 ) -> Iterator[tuple[tuple[int, ...], _Array]]:
     """Position in the window, and the elements under it, over the first dimensions."""
-    count = [
-        (n - (s - 1) * step - 1) // stride + 1
-        for n, s, step, stride in zip(
-            wide.shape, size, window["rhs_dilate"], window["stride"], strict=False
-        )
-    ]
+    steps, strides = window["rhs_dilate"], window["stride"]
     for at in itertools.product(*map(range, size)):
+        places = zip(wide.shape, at, size, steps, strides, strict=False)
         part = tuple(
-            slice(a * step, a * step + (n - 1) * stride + 1, stride)
-            for a, step, n, stride in zip(
-                at, window["rhs_dilate"], count, window["stride"], strict=True
-            )
+            slice(a * step, max(0, n - (s - 1 - a) * step), stride)
+            for n, a, s, step, stride in places
         )
         yield at, wide[part]
 
@@ -155,15 +150,14 @@ def convolution(op: Operation, lhs: _Array, kernel: _Array) -> _Array:
     of_lhs, _, rest = labels.partition("_")
     of_kernel, _, of_out = rest.partition("->")
     groups = int(str(op.attributes.get("feature_groups", 1)))
-    window = {name: op.dims(name) or (one,) * rank for name, one in _USUAL.items()}
+    window = _window(op, rank)
     image = lhs.transpose([of_lhs.index(c) for c in (*spatial, "b", "f")])
     weights = kernel.transpose([of_kernel.index(c) for c in (*spatial, "i", "o")])
     ends = (0, 0)
     image = padded(
         image, (*window["low"], *ends), (*window["high"], *ends), (*window["lhs_dilate"], 1, 1), 0
     )
-    turned = tuple(slice(None, None, -1 if r else 1) for r in window["reversal"])
-    weights = weights[turned]
+    weights = np.flip(weights, tuple(np.flatnonzero(window["reversal"])))
     result: Any = 0
     for at, part in _seen(image, op.dims("size"), window):
         result = result + _grouped(part, weights[at], groups)
@@ -179,10 +173,6 @@ def _grouped(part: _Array, weights: _Array, groups: int) -> _Array:
     of_group = weights.reshape(weights.shape[0], groups, -1)
     product = np.einsum("...gi,igo->...go", apart, of_group)
     return np.asarray(product.reshape(*part.shape[:-1], -1))
-
-
-#: A function that is linear in both of its operands.
-Bilinear = Callable[[Operation, _Array, _Array], _Array]
 
 
 DTYPE_OF: dict[str, Any] = {
@@ -216,8 +206,7 @@ class Bounded(NamedTuple):
 def logical(flat: _Array, shape: Shape) -> _Array:
     """Elements in memory order as an array of the shape's dimensions."""
     order = tuple(reversed(shape.layout))
-    lying = flat.reshape([shape.dims[d] for d in order])
-    return lying.transpose(np.argsort(order)) if order else lying
+    return flat.reshape([shape.dims[d] for d in order]).transpose(np.argsort(order))
 
 
 def physical(array: _Array, shape: Shape) -> _Array:
@@ -237,7 +226,8 @@ def evaluate(kernel: TensorGraph, arrays: Sequence[_Array]) -> list[Bounded]:
     with np.errstate(all="ignore"):
         for at, op in enumerate(kernel.operations):
             if at in numbers:
-                values[at] = Bounded(_wide(logical(arrays[numbers[at]], op.shape), op.shape.dtype))
+                array = logical(arrays[numbers[at]], op.shape)
+                values[at] = Bounded(array.astype(_type(op.shape), copy=False))
             else:
                 value = _value(op, [values[o] for o in op.operands], kernel.operand_shapes(at))
                 values[at] = _overflowed(value) if op.shape.dtype == "f32" else value
@@ -246,10 +236,6 @@ def evaluate(kernel: TensorGraph, arrays: Sequence[_Array]) -> list[Bounded]:
                 if not left[operand] and operand not in kernel.outputs:
                     del values[operand]
     return [values[at] for at in kernel.outputs]
-
-
-def _wide(array: _Array, dtype: str) -> _Array:
-    return array.astype(np.float64) if dtype == "f32" else array
 
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -337,7 +323,8 @@ def _view(op: Operation, array: _Array, shape: Shape) -> _Array:
     return array
 
 
-def _bilinear(compute: Bilinear, op: Operation, of: Sequence[Bounded]) -> Bounded:
+def _bilinear(compute: Callable[..., _Array], op: Operation, of: Sequence[Bounded]) -> Bounded:
+    """The value of a function that is linear in both of its operands."""
     (a, error_a), (b, error_b) = of
     if not op.shape.dtype.startswith("f"):
         return Bounded(compute(op, a.astype(np.int64), b.astype(np.int64)).astype(_type(op.shape)))
@@ -429,17 +416,14 @@ def error_of(value: _Array, error: _Array | None) -> _Array:
 def elementwise_error(opcode: str, value: _Array, operands: Sequence[Any]) -> _Array | None:
     """The error of an element-wise operation; each of `operands` is a value and its error."""
     values = [operand.value for operand in operands]
-    if opcode in ("select", "clamp", "maximum", "minimum", "negate", "abs") and all(
-        operand.error is None for operand in operands
-    ):
+    exact = opcode in ("select", "clamp", "maximum", "minimum", "negate", "abs")
+    if exact and all(operand.error is None for operand in operands):
         return None
     errors = [
         error_of(*operand) if operand.value.dtype.kind == "f" else 0.0 for operand in operands
     ]
-    propagated = _passed_on(opcode, value, values, errors)
-    if opcode in ("select", "clamp", "maximum", "minimum", "negate", "abs"):
-        return np.broadcast_to(propagated, value.shape)
-    return np.broadcast_to(propagated, value.shape) + np.abs(value)
+    propagated = np.broadcast_to(_passed_on(opcode, value, values, errors), value.shape)
+    return propagated if exact else propagated + np.abs(value)
 
 
 def _passed_on(opcode: str, value: _Array, a: list[_Array], e: list[Any]) -> Any:
@@ -455,7 +439,7 @@ def _passed_on(opcode: str, value: _Array, a: list[_Array], e: list[Any]) -> Any
             return np.where(a[0], e[1], e[2])
         case "clamp":
             return e[1]
-        case "exponential":
+        case "exponential" | "logistic":
             return e[0] * value
         case "exponential-minus-one":
             return e[0] * (value + 1)
@@ -465,8 +449,6 @@ def _passed_on(opcode: str, value: _Array, a: list[_Array], e: list[Any]) -> Any
             return e[0] / np.abs(1 + a[0]) + 1
         case "tanh":
             return e[0] * (1 - value * value)
-        case "logistic":
-            return e[0] * value
         case "sqrt":
             return e[0] / np.where(value > 0, value, 1)
         case "rsqrt":

@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,163 +21,6 @@ from indexer.runners.base import RunOptions
 
 if TYPE_CHECKING:
     from indexer.runners.harness.worker_process import WorkerProcess
-
-#: Runs of all kernels in a row, of which the median counts.
-CHAINS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionTimes:
-    """Measurement of one partition: the sum of its kernels' seconds; `fresh` the kernels timed for
-    it now; `chain_s` the CPU seconds of runs of all kernels in sequence, if requested."""
-
-    measurement: Measurement
-    fresh: tuple[tuple[TensorGraph, Measurement], ...] = ()
-    chain_s: tuple[float, ...] = ()
-
-
-@dataclass
-class ProgramTimes:
-    """Time partitions of one program, each kernel once: `seconds` by kernel id, infinite for failed
-    ones; `fresh` the kernels timed for the last partition, also where that was interrupted."""
-
-    program: TensorGraph
-    session: WorkerProcess
-    options: RunOptions
-    seconds: dict[str, float] = field(default_factory=dict)
-    fresh: list[tuple[TensorGraph, Measurement]] = field(default_factory=list)
-    _generation: int = -1
-    _refused: str = ""
-
-    def measure(self, partition: Partition, *, chained: bool = False) -> PartitionTimes:
-        """Time a partition. With `chained` the kernels are also run in sequence, as the program
-        would.
-
-        Every failure is a status. Raises: RunnerUnavailable.
-        """
-        self.fresh = []
-        if problem := self._ready():
-            return PartitionTimes(problem)
-        for placed in partition.kernels:
-            if not math.isfinite(self.seconds.get(placed.kernel.id, 0.0)):
-                return PartitionTimes(failed("build", f"{placed.kernel.name} has failed before"))
-        fresh = {
-            p.kernel.id: p.kernel for p in partition.kernels if p.kernel.id not in self.seconds
-        }
-        if fresh and (problem := self._time(partition, list(fresh.values()))):
-            return PartitionTimes(problem, tuple(self.fresh))
-        chain: tuple[float, ...] = ()
-        if chained or (self.options.check and not fresh):
-            reply = self._chain(partition, CHAINS if chained else 0)
-            if reply["status"] != "ok":
-                return PartitionTimes(failed_as(reply), tuple(self.fresh))
-            chain = tuple(reply["times_s"])
-        total = sum(self.seconds[placed.kernel.id] for placed in partition.kernels)
-        context: dict[str, float | str] = {"kernels": float(len(partition.kernels))}
-        measurement = Measurement(
-            times_s=(total,),
-            tolerance=TOLERANCE if self.options.check else None,
-            when=time.time(),
-            context=context,
-        )
-        return PartitionTimes(measurement, tuple(self.fresh), chain)
-
-    def whole(self) -> Measurement:
-        """Seconds of the unpartitioned program, fused by XLA. Raises: RunnerUnavailable."""
-        if problem := self._ready():
-            return problem
-        reply = self._request({"do": "whole", **self.options.effort})
-        if reply["status"] != "ok":
-            return failed_as(reply)
-        return Measurement(
-            times_s=tuple(reply["times_s"]), cpu_sum_s=tuple(reply["cpu_s"]), when=time.time()
-        )
-
-    def _time(self, partition: Partition, kernels: Sequence[TensorGraph]) -> Measurement | None:
-        """Time the kernels into `fresh`; returns the first failure. Their inputs are those of a run
-        of the whole chain, since the time of some kernels depends on the values."""
-        times = KernelTimes(self.session, self.options)
-        ready = {}
-        for kernel in kernels:
-            ready[kernel.id] = outcome = times.ready(kernel, called=False, check=False)
-            if not outcome.ok:
-                self._record(kernel, outcome)
-                return failed(outcome.status, f"{kernel.name}: {outcome.error}"[:400])
-        for some in together(kernels):
-            reply = self._chain(partition, 0, [kernel.id for kernel in some])
-            if reply["status"] != "ok":
-                return self._blamed(kernels, failed_as(reply))
-            # Where the worker died, they are tried again in the next partition.
-            timed, lost = times.timed({kernel.id: ready[kernel.id] for kernel in some})
-            if lost is not None:
-                return lost
-            for kernel in some:
-                self._record(kernel, in_context(timed[kernel.id], {ARRAYS: OF_PROGRAM}))
-        return None
-
-    def _blamed(self, kernels: Sequence[TensorGraph], problem: Measurement) -> Measurement:
-        """Reason of a partition's failure; `fresh` receives the kernels to blame. Of wrong results
-        any kernel may be the cause, so the times of all are dropped; of a crash, those that crash
-        alone."""
-        if problem.status == "wrong":
-            for kernel, _ in self.fresh:
-                del self.seconds[kernel.id]
-            self.fresh = [(kernel, problem) for kernel in kernels]
-            return problem
-        times = KernelTimes(self.session, self.options)
-        for kernel in kernels:
-            outcome = times.ready(kernel, check=False)
-            if not outcome.ok:
-                self._record(kernel, outcome)
-        return problem
-
-    def _record(self, kernel: TensorGraph, outcome: Measurement) -> None:
-        self.fresh.append((kernel, outcome))
-        self.seconds[kernel.id] = outcome.least
-
-    def _ready(self) -> Measurement | None:
-        """Reason why the program cannot be run; None once the worker has loaded it."""
-        if self._refused:
-            return failed("build", self._refused)
-        if self._generation == self.session.ensure():
-            return None
-        if (need := bytes_of(self.program)) > self.options.limit_bytes:
-            return failed("oom", f"the arrays need {need:,} bytes of {self.options.limit_bytes:,}")
-        try:
-            text = hlo_text(self.program)
-        except TensorError as error:
-            self._refused = error.reason
-            return failed("build", error.reason)
-        parameters = parameters_of(self.program)
-        message = {"do": "load", "parameters": parameters, "seed": self.options.seed}
-        reply = self._request(message, text)
-        if reply["status"] != "ok":
-            if reply["status"] == "build":
-                self._refused = reply["error"]
-            return failed_as(reply)
-        self._generation = self.session.generation
-        return None
-
-    def _chain(self, partition: Partition, times: int, keep: Sequence[str] = ()) -> dict[str, Any]:
-        """The worker's reply; kernels that it has not compiled are compiled first."""
-        message = chain_request(partition, times, keep)
-        for _ in range(2):
-            if self._ready() is not None:
-                return {"status": "crash", "error": "the program could not be loaded again"}
-            reply = self._request(message)
-            if reply["status"] != "missing":
-                return reply
-            wanted = set(reply["ids"])
-            kernels = KernelTimes(self.session, self.options)
-            for placed in partition.kernels:
-                if placed.kernel.id in wanted:
-                    kernels.ready(placed.kernel, called=False, check=False)
-        return {"status": "crash", "error": "kernels were lost before they were run in a row"}
-
-    def _request(self, message: Mapping[str, Any], text: str = "") -> dict[str, Any]:
-        limit = COMPILE_S + self.options.timeout_s
-        return self.session.request(message, [text.encode()] if text else [], timeout_s=limit)
-
 
 #: To compile; large kernels take a second.
 COMPILE_S = 120.0
@@ -206,11 +49,6 @@ def together(kernels: Iterable[TensorGraph], most: int = 1 << 30) -> Iterator[li
         room -= need
     if batch:
         yield batch
-
-
-def parameters_of(graph: TensorGraph) -> list[tuple[str, list[int]]]:
-    shapes = [graph.operations[at].shape for at in graph.parameters]
-    return [(shape.dtype, list(shape.dims)) for shape in shapes]
 
 
 def bytes_of(graph: TensorGraph) -> int:
@@ -265,15 +103,14 @@ class KernelTimes:
     minimum of three runs)."""
 
     def __init__(self, session: WorkerProcess, options: RunOptions) -> None:
-        self._session, self._options = session, options
+        self.session, self.options = session, options
 
-    def in_turns(
-        self, kernels: Sequence[TensorGraph], *, check: bool
-    ) -> list[tuple[TensorGraph, Measurement]]:
+    def in_turns(self, kernels: Sequence[TensorGraph]) -> list[tuple[TensorGraph, Measurement]]:
         """Each kernel with its measurement; if the worker dies, each is tried alone.
 
         Every failure is a status. Raises: RunnerUnavailable.
         """
+        check = self.options.check
         outcomes = {kernel.id: self.ready(kernel, check=check) for kernel in kernels}
         ready = {name: one for name, one in outcomes.items() if one.ok}
         timed, lost = self.timed(ready) if ready else ({}, None)
@@ -282,7 +119,7 @@ class KernelTimes:
         elif len(kernels) == 1:
             outcomes[kernels[0].id] = lost
         else:
-            return [self.in_turns([kernel], check=check)[0] for kernel in kernels]
+            return [self.in_turns([kernel])[0] for kernel in kernels]
         return [(kernel, outcomes[kernel.id]) for kernel in kernels]
 
     def timed(
@@ -290,10 +127,10 @@ class KernelTimes:
     ) -> tuple[dict[str, Measurement], Measurement | None]:
         """Measurements by kernel id of compiled kernels (`ready`), or nothing and one failure for
         all of them: the worker died. Raises: RunnerUnavailable."""
-        options = self._options
+        options = self.options
         message = {"do": "rounds", "ids": list(ready), "rounds": ROUNDS, "apart_s": APART_S}
         limit = COMPILE_S + ROUNDS * options.timeout_s * len(ready)
-        reply = self._session.request({**message, **options.effort}, timeout_s=limit)
+        reply = self.session.request({**message, **options.effort}, timeout_s=limit)
         if reply["status"] != "ok":
             status = "crash" if reply["status"] == "missing" else reply["status"]
             return {}, failed(status, reply.get("error", "the worker was lost"))
@@ -308,44 +145,170 @@ class KernelTimes:
 
         Raises: RunnerUnavailable.
         """
-        options = self._options
-        if (need := bytes_of(kernel)) > options.limit_bytes:
-            return failed("oom", f"the arrays need {need:,} bytes of {options.limit_bytes:,}")
-        try:
-            text = hlo_text(kernel)
-        except TensorError as error:
-            return failed("build", error.reason)
-        message = {
-            "do": "kernel",
-            "id": kernel.id,
-            "parameters": parameters_of(kernel),
-            "seed": options.seed,
-            "called": called,
-            "check": check,
-        }
-        limit = COMPILE_S + options.timeout_s
-        reply = self._session.request(message, [text.encode()], timeout_s=limit)
+        message = {"do": "kernel", "id": kernel.id, "called": called, "check": check}
+        reply = self.sent(kernel, message)
         if reply["status"] != "ok":
             return failed_as(reply)
         return Measurement(
             compile_s=reply["compile_s"], tolerance=TOLERANCE if check else None, when=time.time()
         )
 
+    def sent(self, graph: TensorGraph, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The worker's reply to a graph; a refusal if it is too large or has no text.
 
-_LIMIT_S = 300.0
+        Raises: RunnerUnavailable.
+        """
+        options = self.options
+        if (need := bytes_of(graph)) > options.limit_bytes:
+            error = f"the arrays need {need:,} bytes of {options.limit_bytes:,}"
+            return {"status": "oom", "error": error}
+        try:
+            text = hlo_text(graph)
+        except TensorError as error:
+            return {"status": "build", "error": error.reason}
+        shapes = [graph.operations[at].shape for at in graph.parameters]
+        parameters = [(shape.dtype, list(shape.dims)) for shape in shapes]
+        whole = {**message, "parameters": parameters, "seed": options.seed}
+        return self.session.request(whole, [text.encode()], timeout_s=self.limit_s)
+
+    @property
+    def limit_s(self) -> float:
+        """Time limit of a request in which one module is compiled and run."""
+        return COMPILE_S + self.options.timeout_s
+
+
+#: Runs of all kernels in a row, of which the median counts.
+CHAINS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTimes:
+    """Measurement of one partition: the sum of its kernels' seconds; `fresh` the kernels timed for
+    it now; `chain_s` the CPU seconds of runs of all kernels in sequence, if requested."""
+
+    measurement: Measurement
+    fresh: tuple[tuple[TensorGraph, Measurement], ...] = ()
+    chain_s: tuple[float, ...] = ()
+
+
+class ProgramTimes(KernelTimes):
+    """Time partitions of one program, each kernel once: `seconds` by kernel id, infinite for failed
+    ones; `fresh` the kernels timed for the last partition, also where that was interrupted."""
+
+    def __init__(self, program: TensorGraph, session: WorkerProcess, options: RunOptions) -> None:
+        super().__init__(session, options)
+        self.program = program
+        self.seconds: dict[str, float] = {}
+        self.fresh: list[tuple[TensorGraph, Measurement]] = []
+        self._generation = -1
+        self._refused: dict[str, Any] | None = None
+
+    def measure(self, partition: Partition, *, chained: bool = False) -> PartitionTimes:
+        """Time a partition. With `chained` the kernels are also run in sequence, as the program
+        would.
+
+        Every failure is a status. Raises: RunnerUnavailable.
+        """
+        self.fresh = []
+        if problem := self._loaded():
+            return PartitionTimes(problem)
+        for placed in partition.kernels:
+            if not math.isfinite(self.seconds.get(placed.kernel.id, 0.0)):
+                return PartitionTimes(failed("build", f"{placed.kernel.name} has failed before"))
+        fresh = {
+            p.kernel.id: p.kernel for p in partition.kernels if p.kernel.id not in self.seconds
+        }
+        if fresh and (problem := self._time(partition, list(fresh.values()))):
+            return PartitionTimes(problem, tuple(self.fresh))
+        chain: tuple[float, ...] = ()
+        if chained or (self.options.check and not fresh):
+            reply = self._chain(partition, CHAINS if chained else 0)
+            if reply["status"] != "ok":
+                return PartitionTimes(failed_as(reply), tuple(self.fresh))
+            chain = tuple(reply["times_s"])
+        total = sum(self.seconds[placed.kernel.id] for placed in partition.kernels)
+        context: dict[str, float | str] = {"kernels": float(len(partition.kernels))}
+        measurement = Measurement(
+            times_s=(total,),
+            tolerance=TOLERANCE if self.options.check else None,
+            when=time.time(),
+            context=context,
+        )
+        return PartitionTimes(measurement, tuple(self.fresh), chain)
+
+    def _time(self, partition: Partition, kernels: Sequence[TensorGraph]) -> Measurement | None:
+        """Time the kernels into `fresh`; returns the first failure. Their inputs are those of a run
+        of the whole chain, since the time of some kernels depends on the values."""
+        ready = {}
+        for kernel in kernels:
+            ready[kernel.id] = outcome = self.ready(kernel, called=False, check=False)
+            if not outcome.ok:
+                self._record(kernel, outcome)
+                return failed(outcome.status, f"{kernel.name}: {outcome.error}"[:400])
+        for some in together(kernels):
+            reply = self._chain(partition, 0, [kernel.id for kernel in some])
+            if reply["status"] != "ok":
+                return self._blamed(kernels, failed_as(reply))
+            # Where the worker died, they are tried again in the next partition.
+            timed, lost = self.timed({kernel.id: ready[kernel.id] for kernel in some})
+            if lost is not None:
+                return lost
+            for kernel in some:
+                self._record(kernel, in_context(timed[kernel.id], {ARRAYS: OF_PROGRAM}))
+        return None
+
+    def _blamed(self, kernels: Sequence[TensorGraph], problem: Measurement) -> Measurement:
+        """Reason of a partition's failure; `fresh` receives the kernels to blame. Of wrong results
+        any kernel may be the cause, so the times of all are dropped; of a crash, those that crash
+        alone."""
+        if problem.status == "wrong":
+            for kernel, _ in self.fresh:
+                del self.seconds[kernel.id]
+            self.fresh = [(kernel, problem) for kernel in kernels]
+            return problem
+        for kernel in kernels:
+            outcome = self.ready(kernel, check=False)
+            if not outcome.ok:
+                self._record(kernel, outcome)
+        return problem
+
+    def _record(self, kernel: TensorGraph, outcome: Measurement) -> None:
+        self.fresh.append((kernel, outcome))
+        self.seconds[kernel.id] = outcome.least
+
+    def _loaded(self) -> Measurement | None:
+        """Reason why the program cannot be run; None once the worker has loaded it."""
+        if self._refused is not None:
+            return failed_as(self._refused)
+        if self._generation == self.session.ensure():
+            return None
+        reply = self.sent(self.program, {"do": "load"})
+        if reply["status"] != "ok":
+            self._refused = reply if reply["status"] == "build" else None
+            return failed_as(reply)
+        self._generation = self.session.generation
+        return None
+
+    def _chain(self, partition: Partition, times: int, keep: Sequence[str] = ()) -> dict[str, Any]:
+        """The worker's reply; kernels that it has not compiled are compiled first."""
+        message = chain_request(partition, times, keep)
+        for _ in range(2):
+            if self._loaded() is not None:
+                return {"status": "crash", "error": "the program could not be loaded again"}
+            reply = self.session.request(message, timeout_s=self.limit_s)
+            if reply["status"] != "missing":
+                return reply
+            wanted = set(reply["ids"])
+            for placed in partition.kernels:
+                if placed.kernel.id in wanted:
+                    self.ready(placed.kernel, called=False, check=False)
+        return {"status": "crash", "error": "kernels were lost before they were run in a row"}
+
+
 #: The operation that an instruction of the optimised module stems from, by its printed name o0, o1.
 _STEMS_FROM = re.compile(r'op_name="(?:[^"]*/)?o(\d+)(?:\.[a-z]+)?"')
 _BODY = re.compile(r"^(ENTRY )?%?([\w.-]+) ")
 _CALLED = re.compile(r"fusion\(.*calls=%?([\w.-]+)")
-
-
-def compiler_cut(program: TensorGraph, session: WorkerProcess) -> Cut:
-    """Raises: TensorError for a program that XLA does not compile; RunnerUnavailable."""
-    text = hlo_text(program)
-    reply = session.request({"do": "optimised"}, [text.encode()], timeout_s=_LIMIT_S)
-    if reply["status"] != "ok":
-        raise TensorError(f"XLA does not compile the program: {reply['error']}")
-    return cut_of(program, reply["text"])
 
 
 def cut_of(program: TensorGraph, optimised: str) -> Cut:

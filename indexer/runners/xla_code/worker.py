@@ -15,53 +15,44 @@ import jaxlib
 import numpy as np
 from jaxlib import _hlo, _jax, xla_client
 
-from indexer.runners.harness.serving import Reply, serve
+from indexer.runners.harness.serving import Answering, Reply, serve
 
 _EFFORT = ("repeats", "max_repeats", "min_time_s")
 
 
-class _Worker:
+class _Worker(Answering):
     """One program, its compiled kernels by id, and the arrays of kernels waiting to be timed."""
 
     def __init__(self) -> None:
         self.kernels: dict[str, Executable] = {}
         self.waiting: dict[str, list[Any]] = {}
-        self.program: Executable | None = None
         self.arguments: list[Any] = []
         self.expected: list[Any] = []
 
     def answer(self, request: Reply, payload: bytes) -> Reply:
         try:
-            reply: Reply = getattr(self, request["do"])(request, payload.decode())
+            return super().answer(request, payload)
         except ValueError as error:
             return {"status": "build", "error": str(error)}
-        return reply
 
-    def about(self, _: Reply, __: str) -> Reply:
+    def about(self, _: Reply) -> Reply:
         """Return the versions of jax and jaxlib, which decide on the code."""
         jax.devices("cpu")
         return {"status": "ok", "jax": jax.__version__, "jaxlib": jaxlib.__version__}
 
-    def load(self, request: Reply, text: str) -> Reply:
+    def load(self, request: Reply, text: bytes) -> Reply:
         """Compile and run a program; the results of its partitions must equal its own."""
         self.kernels.clear()
         self.waiting.clear()
-        self.program = Executable(text)
+        program = Executable(text)
         self.arguments = drawn(request["parameters"], request["seed"])
-        self.expected = self.program.call(self.arguments)
-        return {"status": "ok", "compile_s": self.program.compile_s}
+        self.expected = program.call(self.arguments)
+        return {"status": "ok", "compile_s": program.compile_s}
 
-    def whole(self, request: Reply, _: str) -> Reply:
-        """Seconds of the loaded program."""
-        assert self.program is not None, "load comes before whole"
-        self.program.warmed(self.arguments)
-        wall, cpu = self.program.timed(self.arguments, **{k: request[k] for k in _EFFORT})
-        return {"status": "ok", "times_s": wall, "cpu_s": cpu}
-
-    def optimised(self, _: Reply, text: str) -> Reply:
+    def optimised(self, _: Reply, text: bytes) -> Reply:
         return {"status": "ok", "text": Executable(text).optimised()}
 
-    def kernel(self, request: Reply, text: str) -> Reply:
+    def kernel(self, request: Reply, text: bytes) -> Reply:
         """Compile a kernel, unless it is compiled already. With `called` also call it, so that
         `rounds` can time it; without, it serves a chain only."""
         executable = self.kernels.get(request["id"]) or Executable(text)
@@ -71,16 +62,14 @@ class _Worker:
             return reply
         arguments = drawn(request["parameters"], request["seed"])
         if request["check"]:
-            wrong = disagreement(
-                executable.call(arguments), Executable(text, plain=True).call(arguments)
-            )
-            if wrong:
+            plain = Executable(text, plain=True).call(arguments)
+            if wrong := disagreement(executable.call(arguments), plain):
                 return {"status": "wrong", "error": f"{wrong}, from the unoptimised kernel's"}
         executable.warmed(arguments)
         self.waiting[request["id"]] = arguments
         return reply
 
-    def rounds(self, request: Reply, _: str) -> Reply:
+    def rounds(self, request: Reply) -> Reply:
         """Seconds by id of kernels that were called; their arrays are freed. Kernels that only an
         earlier worker process called are reported as missing."""
         if missing := [one for one in request["ids"] if one not in self.waiting]:
@@ -89,7 +78,7 @@ class _Worker:
         effort = {name: request[name] for name in ("rounds", "apart_s", *_EFFORT)}
         return {"status": "ok", "times": timed_in_rounds(ready, **effort)}
 
-    def chain(self, request: Reply, _: str) -> Reply:
+    def chain(self, request: Reply) -> Reply:
         """Run the kernels one after the other and compare the results with the program's.
 
         The inputs of those to `keep` wait for `rounds`. With `times` the chain is run that often
@@ -100,9 +89,8 @@ class _Worker:
             return {"status": "missing", "ids": missing}
         taken: dict[str, list[Any]] = {name: [] for name in request["keep"]}
         values = self._chained(request, taken)
-        pairs = [(values[at], self.expected[n]) for n, at in request["outputs"]]
-        wrong = disagreement([a for a, _ in pairs], [b for _, b in pairs])
-        if wrong:
+        results = [values[at] for _, at in request["outputs"]]
+        if wrong := disagreement(results, [self.expected[n] for n, _ in request["outputs"]]):
             return {"status": "wrong", "error": f"{wrong}, from the whole program's"}
         for name, arguments in taken.items():
             self.kernels[name].warmed(arguments)
@@ -145,14 +133,14 @@ _PLAIN = [("xla_backend_optimization_level", 0), ("xla_disable_hlo_passes", "fus
 class Executable:
     """A module compiled by XLA. Raises: ValueError with XLA's message if it does not compile."""
 
-    def __init__(self, text: str, *, plain: bool = False) -> None:
+    def __init__(self, text: bytes, *, plain: bool = False) -> None:
         start = time.perf_counter()
         device = jax.devices("cpu")[0]
         options = xla_client.CompileOptions()
         if plain:
             options.env_option_overrides = _PLAIN
         try:
-            module = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+            module = _hlo.hlo_module_from_text(text.decode()).as_serialized_hlo_module_proto()
             self._executable = device.client.compile_and_load(
                 _jax.mlir.hlo_to_stablehlo(module), _jax.DeviceList((device,)), options
             )

@@ -29,12 +29,12 @@ from embeddb.featurizers.network.reduction import (
     Input,
     Reduction,
     reduce,
-    seen_through,
 )
 from indexer.library import Library
 
 if TYPE_CHECKING:
     from embeddb.index.lookup import Lookup
+    from embeddb.learning.samples import Samples
     from indexer.training.cost_model.settings import CostSettings
 
 Floats = NDArray[np.float32]
@@ -102,6 +102,11 @@ class Encoder:
             vectors = [net(*structures.tensors(i))[0].numpy() for i in ids]
         return np.array(vectors, dtype=np.float32).reshape(len(ids), _DIM)
 
+    def vectors_of(self, structures: Structures, samples: Samples) -> dict[str, Floats]:
+        """float32[d] of the samples' matrices, by id."""
+        ids = list(dict.fromkeys(row.pattern_id for row in samples.rows))
+        return dict(zip(ids, self.vectors(structures, ids), strict=True))
+
     def save(self, path: Path, about: Mapping[str, Any]) -> str:
         """Write a featurizer's file with `about` in its card; returns its version.
 
@@ -119,8 +124,8 @@ class Encoder:
 class Structures:
     """Inputs of one encoder by pattern id; kernel maps are cached over the epochs."""
 
-    def __init__(self, inputs: Mapping[str, Input]) -> None:
-        self._inputs = dict(inputs)
+    def __init__(self) -> None:
+        self._inputs: dict[str, Input] = {}
         self._cached: dict[str, tuple[Any, Tensor]] = {}
         self._room = _KEPT_SITES
 
@@ -152,7 +157,7 @@ class StructureReader:
     encoder: Encoder
     matrices: Path | None = None
     progress: Progress = ignore_progress
-    structures: Structures = field(default_factory=lambda: Structures({}))
+    structures: Structures = field(default_factory=Structures)
 
     def __call__(self, ids: Collection[str]) -> dict[str, Floats]:
         """Vectors float32[0] of the patterns with a structure, for `samples_of`: the encoder has no
@@ -164,8 +169,7 @@ class StructureReader:
             self.progress("read matrices", at, len(missing))
             pattern = _structure(self.db, pattern_id, library)
             if pattern is not None:
-                reduced = reduce(pattern, self.encoder.reduction)
-                self.structures.add(pattern_id, seen_through(reduced, channels))
+                self.structures.add(pattern_id, reduce(pattern, self.encoder.reduction, channels))
         return {i: np.zeros(0, dtype=np.float32) for i in ids if i in self.structures}
 
 

@@ -58,8 +58,10 @@ def fit(kind: str, raw: NDArray[np.float32], *, seed: int) -> LatentEncoder:
         return Fitted(kind, *_constant(rows))
     if kind == "pca":
         return Fitted(kind, *_principal(rows))
-    encoder, decoder = _train(rows, seed, variational=kind == "vae")
-    return Fitted(kind, *_scaled(rows, encoder, decoder))
+    with needing("training an autoencoder (the kind pca does without)"):
+        from indexer.training.cost_model.latent_autoencoder import train
+    layers = train(rows, LATENT_DIM, seed=seed, variational=kind == "vae")
+    return Fitted(kind, *_scaled(rows, *layers))
 
 
 def _constant(rows: NDArray[np.float32]) -> tuple[Layers, Layers]:
@@ -83,12 +85,6 @@ def _principal(rows: NDArray[np.float32]) -> tuple[Layers, Layers]:
     encoder = ((inward.astype(np.float32), (-mean @ inward).astype(np.float32)),)
     decoder = ((np.ascontiguousarray(inward.T, dtype=np.float32), mean.astype(np.float32)),)
     return _scaled(rows, encoder, decoder)
-
-
-def _train(rows: NDArray[np.float32], seed: int, *, variational: bool) -> tuple[Layers, Layers]:
-    with needing("training an autoencoder (the kind pca does without)"):
-        from indexer.training.cost_model import latent_autoencoder
-    return latent_autoencoder.train(rows, LATENT_DIM, seed=seed, variational=variational)
 
 
 def _scaled(rows: NDArray[np.float32], encoder: Layers, decoder: Layers) -> tuple[Layers, Layers]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from embeddb.core import __version__
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, ModelError, UsageError
 from embeddb.core.reports import Progress, ignore_progress
@@ -19,7 +17,8 @@ from embeddb.index.lookup import Lookup
 from embeddb.learning.samples import Samples, join, samples_of_machines
 from embeddb.platforms.platform import Platform
 from indexer.training.cost_model import trees
-from indexer.training.cost_model.model_place import model_file, save_model
+from indexer.training.cost_model.model_place import own_file, save_model
+from indexer.training.folder import origin_card
 
 #: Weight of a run of this machine (1 for those of others), and of the model in its mean with the
 #: neighbours' vote. Both were chosen by replays on five machines (docs/results/machines.md).
@@ -110,9 +109,7 @@ def _card(machine: Platform, source: CostModel, samples: Samples, own: int) -> d
         "own_rows": own,
         "held_out": held_out,
         "parent": source.version,
-        "seed": 0,
-        "code": __version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **origin_card(0),
     }
 
 
@@ -168,11 +165,11 @@ def learn_from_runs(
 def _learn(lookup: Lookup, machine: Platform, source: CostModel) -> list[str]:
     """Train and save; why the file is not registered, where it could not be.
 
-    Raises: as `samples_for`, `model_file` and `trained_for`; ModelError if the file is of a model
+    Raises: as `samples_for`, `own_file` and `trained_for`; ModelError if the file is of a model
     of this machine alone, or cannot be read or written.
     """
     samples = samples_for(lookup, machine, source)
-    file = model_file(lookup.store, samples)
+    file = own_file(lookup.store, "costmodel", machine, samples.ops[0])
     if file.exists():
         card = CostModel.load(file).card
         if not card.get("machines"):

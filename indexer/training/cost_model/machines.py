@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import UsageError
-from embeddb.core.reports import Progress
-from embeddb.cost_model.encoders.inputs import numeric_facts
+from embeddb.core.reports import Progress, ignore_progress
+from embeddb.cost_model.encoders.inputs import TreeTable, numeric_facts
 from embeddb.cost_model.model import CostModel
 from embeddb.index.held_out import split_groups
 from embeddb.learning.calibration import calibrated
 from embeddb.learning.samples import Samples
 from embeddb.platforms.machines import same_machine
 from indexer.training.cost_model.settings import CostSettings
-from indexer.training.cost_model.train import tree_card, tree_columns
+from indexer.training.cost_model.train import tree_card
 from indexer.training.cost_model.trees import fit_member, tables
 
 #: Most runs of a matrix on a machine: a complete grid would outweigh the other machines.
@@ -48,7 +48,7 @@ class _Trial(NamedTuple):
 
 
 def train_for_machines(
-    samples: Samples, settings: CostSettings, *, progress: Progress | None = None
+    samples: Samples, settings: CostSettings, *, progress: Progress = ignore_progress
 ) -> tuple[CostModel, list[LeftOut]]:
     """A model for any machine of the samples' platform, from `samples_of_machines`, and the models
     of its calibration.
@@ -67,15 +67,16 @@ def train_for_machines(
     samples = samples.thinned(_PER_ROW, settings.seed)
     facts = mean_facts(samples)
     card = tree_card(samples, settings, facts=facts)
-    rows = tables(samples, tree_columns(card), None)
-    trials = [*_members(machine), *_judges(samples, machine, settings.seed)]
+    rows = tables(samples, TreeTable.from_card(card), None)
+    none = np.zeros(len(machine), dtype=np.bool_)
+    trials = [_Trial(machine == one, none) for one in np.unique(machine)]
+    members = len(trials)
+    trials += _judges(samples, machine, settings.seed)
     tensors: dict[str, NDArray[Any]] = {}
     apart: list[tuple[_Trial, dict[str, NDArray[Any]]]] = []
     scores: dict[int, Floats] = {}
-    members = np.unique(machine).size
     for at, trial in enumerate(trials):
-        if progress is not None:
-            progress("trees, machines left out", at, len(trials))
+        progress("trees, machines left out", at, len(trials))
         fitted = fit_member(samples, rows, trial.out, settings.seed * 1000 + at)
         if at < members:
             tensors |= {f"member.{at}.{name}": array for name, array in fitted.weights.items()}
@@ -114,11 +115,6 @@ def mean_facts(samples: Samples) -> list[tuple[str, float]]:
         if len(values) > 1:
             means.append((name, float(np.log2(1 + np.array(values)).mean())))
     return means
-
-
-def _members(machine: NDArray[np.int64]) -> Iterator[_Trial]:
-    for one in np.unique(machine):
-        yield _Trial(machine == one, np.zeros(len(machine), dtype=np.bool_))
 
 
 def _judges(samples: Samples, machine: NDArray[np.int64], seed: int) -> Iterator[_Trial]:

@@ -18,6 +18,7 @@ from embeddb.cost_model.network_numpy import FORMS
 from indexer.training.cost_model.encoder import Reading, WholeNetwork
 from indexer.training.cost_model.losses import figures, loss_of, mean_figures
 from indexer.training.cost_model.tables import Tables
+from indexer.training.cost_model.trees import FittedMember
 from indexer.training.trainer import Job, Settings, fit
 
 if TYPE_CHECKING:
@@ -27,79 +28,6 @@ if TYPE_CHECKING:
 _LEAST_STEPS = 16
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Member:
-    """Training data and settings of a member: `prior` float64[x] of every entry, `unseen` bool[r]
-    the rows it does not learn from, `run` the name of the whole training. With `stops` these rows
-    end it early, which makes their figures slightly optimistic, more so with few rows. With
-    `reading` its network has a sparse one in front, trained with it."""
-
-    tables: Tables
-    prior: Floats
-    settings: CostSettings
-    unseen: NDArray[np.bool_]
-    index: int
-    run: str
-    stops: bool = True
-    reading: Reading | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FittedMember:
-    """Weights by name; `scores` of its held-out rows, prior included; `figures` of the epoch."""
-
-    weights: dict[str, NDArray[Any]]
-    scores: dict[int, Floats]
-    figures: dict[str, float]
-    epochs: int
-
-
-def fit_member(
-    member: Member,
-    first: Mapping[str, NDArray[Any]] | None,
-    folder: Path,
-    progress: Progress,
-) -> FittedMember:
-    """Train one network, from the weights `first` if there are any."""
-    s, early = member.settings, member.stops and bool(member.unseen.any())
-    tables = member.tables
-    seed = s.seed * 1000 + member.index
-    d, e = tables.x.shape[1] - 1, tables.latents.shape[1]
-    form, options = FORMS[s.predictor], asdict(s)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        head = form.network(d, e, options, s.dropout)
-        if first is not None:
-            head.load_state_dict({name: torch.from_numpy(a.copy()) for name, a in first.items()})
-        net, mean = _networks(head, form.network(d, e, options), member.reading)
-        module = _Averaged(net, mean, s.average)
-    training = _Training(member, module, seed)
-    settings = Settings(
-        epochs=s.epochs if early else s.few_epochs,
-        lr=s.lr,
-        patience=s.patience if early else s.few_epochs,
-        watch="valid_loss" if early else "epochs_left",
-        seed=seed,
-        run=json.dumps([member.run, member.index]),
-    )
-    job = Job(training.steps, training.batches, training.loss, training.validate)
-    fitted = fit(module, job, settings=settings, folder=folder, progress=progress)
-    with torch.no_grad():
-        scores = {int(i): training.scores(int(i)) for i in np.flatnonzero(member.unseen)}
-    weights = {name: a.numpy().copy() for name, a in module.mean.state_dict().items()}
-    return FittedMember(weights, scores, dict(fitted.figures), fitted.epochs)
-
-
-def _networks(
-    head: nn.Module, mean: nn.Module, reading: Reading | None
-) -> tuple[nn.Module, nn.Module]:
-    """The network in training, and the one for its mean weights, without dropout."""
-    if reading is None:
-        return head, mean
-    own = reading.encoder
-    return WholeNetwork(own.network(), head), WholeNetwork(own.network(), mean)
 
 
 class _Averaged(nn.Module):
@@ -128,16 +56,31 @@ class _Averaged(nn.Module):
             mean.lerp_(own, share if self.average else 1.0)
 
 
-class _Training:
-    """Batches, loss and figures of one member, for `trainer.Job`."""
+@dataclass(eq=False)
+class Member:
+    """Training data and settings of a member; its batches, loss and figures for `trainer.Job`.
 
-    def __init__(self, member: Member, module: _Averaged, seed: int) -> None:
-        self.member, self.module, self.seed = member, module, seed
-        self.samples = member.tables.samples
-        s = member.settings
-        self.rows = np.flatnonzero(~member.unseen)
-        self.nests, self.latents = (torch.from_numpy(a) for a in member.tables.seen)
-        self.x = torch.from_numpy(member.tables.x)
+    `prior` float64[x] of every entry, `unseen` bool[r] the rows it does not learn from, `run` the
+    name of the whole training. With `stops` these rows end it early, which makes their figures
+    slightly optimistic, more so with few rows. With `reading` its network has a sparse one in
+    front, trained with it."""
+
+    tables: Tables
+    prior: Floats
+    settings: CostSettings
+    unseen: NDArray[np.bool_]
+    index: int
+    run: str
+    stops: bool = True
+    reading: Reading | None = None
+
+    def __post_init__(self) -> None:
+        s, self.samples = self.settings, self.tables.samples
+        self.seed = s.seed * 1000 + self.index
+        self.early = self.stops and bool(self.unseen.any())
+        self.rows = np.flatnonzero(~self.unseen)
+        self.nests, self.latents = (torch.from_numpy(a) for a in self.tables.seen)
+        self.x = torch.from_numpy(self.tables.x)
         # Matrices with fewer configurations repeat some.
         self.width = int(min(s.configs, max(2, np.diff(self.samples.indptr)[self.rows].max())))
         each = -(-len(self.rows) // s.batch)
@@ -146,10 +89,42 @@ class _Training:
         # Differences within the noise of one configuration's runs are no order.
         self.noise = float(np.log1p(self.samples.noise))
 
+    def fit(
+        self, first: Mapping[str, NDArray[Any]] | None, folder: Path, progress: Progress
+    ) -> FittedMember:
+        """Train the network, from the weights `first` if there are any."""
+        s, early = self.settings, self.early
+        d, e = self.x.shape[1] - 1, self.latents.shape[1]
+        form, options = FORMS[s.predictor], asdict(s)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            head = form.network(d, e, options, s.dropout)
+            if first is not None:
+                head.load_state_dict({n: torch.from_numpy(a.copy()) for n, a in first.items()})
+            net, mean = head, form.network(d, e, options)  # the mean weights are without dropout
+            if self.reading is not None:
+                own = self.reading.encoder
+                net, mean = WholeNetwork(own.network(), net), WholeNetwork(own.network(), mean)
+            self.module = _Averaged(net, mean, s.average)
+        settings = Settings(
+            epochs=s.epochs if early else s.few_epochs,
+            lr=s.lr,
+            patience=s.patience if early else s.few_epochs,
+            watch="valid_loss" if early else "epochs_left",
+            seed=self.seed,
+            run=json.dumps([self.run, self.index]),
+        )
+        job = Job(self.steps, self.batches, self.loss, self.validate)
+        fitted = fit(self.module, job, settings=settings, folder=folder, progress=progress)
+        with torch.no_grad():
+            scores = {int(i): self.scores(int(i)) for i in np.flatnonzero(self.unseen)}
+        weights = {name: a.numpy().copy() for name, a in self.module.mean.state_dict().items()}
+        return FittedMember(weights, scores, dict(fitted.figures), fitted.epochs)
+
     def batches(self, epoch: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Rows int64[b] and entries int64[b,k]."""
         rng = np.random.default_rng([self.seed, epoch])
-        batch = self.member.settings.batch
+        batch = self.settings.batch
         for _ in range(self.passes):
             order = rng.permutation(self.rows)
             for start in range(0, len(order), batch):
@@ -170,51 +145,51 @@ class _Training:
         # The step before this one has moved the weights.
         self.module.follow()
         x = self._read(self.module.net, rows)
-        if self.member.settings.noise:
-            jitter = self.member.settings.noise * torch.randn(x.shape)
+        if self.settings.noise:
+            jitter = self.settings.noise * torch.randn(x.shape)
             jitter[:, -1] = 0
             x = x + jitter
-        used, index = np.unique(self.member.tables.at[entries], return_inverse=True)
+        used, index = np.unique(self.tables.at[entries], return_inverse=True)
         scores = self.module.net(
             x, self.nests[used], self.latents[used], torch.from_numpy(index.reshape(entries.shape))
         )
-        scores = scores + torch.from_numpy(self.member.prior[entries]).to(scores)
+        scores = scores + torch.from_numpy(self.prior[entries]).to(scores)
         gains = torch.from_numpy(self.samples.gain[entries]).to(scores)
         return self._loss(scores, gains)
 
     def _loss(self, scores: Tensor, gains: Tensor) -> Tensor:
-        s = self.member.settings
+        s = self.settings
         return loss_of(s.loss, scores, gains, noise=self.noise, every_pair=s.every_pair)
 
     def _read(self, net: nn.Module, rows: NDArray[np.int64]) -> Tensor:
         """float32[b,d+1] of the matrices, by the sparse network if there is one."""
-        if self.member.reading is None:
+        if self.reading is None:
             return self.x[rows]
         assert isinstance(net, WholeNetwork)
         ids = [self.samples.rows[int(row)].pattern_id for row in rows]
-        return torch.cat([self.member.reading.seen(net.encoder, ids), self.x[rows, -1:]], 1)
+        return torch.cat([self.reading.seen(net.encoder, ids), self.x[rows, -1:]], 1)
 
     def scores(self, row: int) -> Floats:
         """float64[k] of all entries of a row, by the mean weights."""
         part = self.samples.part(row)
-        used, index = np.unique(self.member.tables.at[part], return_inverse=True)
+        used, index = np.unique(self.tables.at[part], return_inverse=True)
         scores = self.module.mean(
             self._read(self.module.mean, np.array([row])),
             self.nests[used],
             self.latents[used],
             torch.from_numpy(index.reshape(1, -1)),
         )
-        out: Floats = scores[0].numpy().astype(np.float64) + self.member.prior[part]
+        out: Floats = scores[0].numpy().astype(np.float64) + self.prior[part]
         return out
 
     def validate(self) -> dict[str, float]:
         """Loss, PRL, OPA and tau on the unseen rows. Without rows that end it early, only the
         number of epochs left, which makes the last epoch the best."""
-        if not (self.member.stops and self.member.unseen.any()):
+        if not self.early:
             steps = int(self.module.get_buffer("steps"))
-            return {"epochs_left": self.member.settings.few_epochs - steps / self.steps}
+            return {"epochs_left": self.settings.few_epochs - steps / self.steps}
         losses, each = [], []
-        for i in np.flatnonzero(self.member.unseen):
+        for i in np.flatnonzero(self.unseen):
             scores, gains = self.scores(int(i)), self.samples.gain[self.samples.part(int(i))]
             pair = (torch.from_numpy(scores)[None], torch.from_numpy(gains)[None])
             losses.append(float(self._loss(*pair)))

@@ -18,15 +18,6 @@ from embeddb.store.models import ModelEntry
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
     from embeddb.index.lookup import Lookup
-    from embeddb.learning.samples import Samples
-
-
-def model_file(store: Store, samples: Samples, out: str = "") -> Path:
-    """The file of a cost model: `out`, else the database's own, in an existing folder.
-
-    Raises: UsageError as `own_file`.
-    """
-    return own_file(store, "costmodel", samples.platform, samples.ops[0], out)
 
 
 def own_file(store: Store, kind: str, platform: Platform, op: Op, out: str = "") -> Path:

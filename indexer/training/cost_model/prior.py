@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM
-from embeddb.cost_model.model import CostModel, space_digest
+from embeddb.cost_model.model import CostModel, rest_of, space_digest
 from embeddb.learning.samples import Samples
 from indexer.training.cost_model.tables import Tables
 
@@ -83,13 +81,11 @@ def _inherited(
     weights, rest = np.zeros(width), np.zeros(len(samples.configs))
     if start is None or not start.card["settings"]["residual"]:
         return weights, rest
-    near = min(start.ops, key=lambda o: abs(math.log2(o.width / op.width)))
-    prior = start.below(f"prior.{near}.")
+    prior = start.below(f"prior.{start.nearest_op(op)}.")
     weights[:HOMOGENEOUS_DIM] = prior["nest"]
     if start.card["platform"]["space"] == space_digest(samples.platform, op):
         weights[HOMOGENEOUS_DIM:] = prior["latent"]
-        by_id = {bytes(i): float(r) for i, r in zip(prior["ids"], prior["rest"], strict=True)}
-        rest[:] = [by_id.get(bytes.fromhex(c.id), 0.0) for c in samples.configs]
+        rest = rest_of(prior, samples.configs)
     return weights, rest
 
 

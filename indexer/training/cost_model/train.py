@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError, UsageError
-from embeddb.core.reports import Progress
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.cost_model.encoders.inputs import TreeTable
 from embeddb.cost_model.encoders.latent import LatentEncoder
 from embeddb.cost_model.encoders.own_parameters import Layout
@@ -42,13 +42,12 @@ from indexer.training.cost_model.latent_fit import FITTERS
 from indexer.training.cost_model.prior import Prior, fit_priors
 from indexer.training.cost_model.settings import CostSettings
 from indexer.training.cost_model.tables import Tables
-from indexer.training.cost_model.trees import Grown, grow, tables
+from indexer.training.cost_model.trees import FittedMember, Grown, grow, tables
 from indexer.training.folder import checkpoint_of, curve_of, origin_card
 from indexer.training.folder import forget as forget_member
 
 if TYPE_CHECKING:
     from indexer.training.cost_model.encoder import Reading
-    from indexer.training.cost_model.members import FittedMember
 
 #: Folds of networks for evaluation alone: they take longer than trees, which have `FOLDS`.
 _FOLDS = 4
@@ -64,7 +63,7 @@ def train(
     *,
     start: CostModel | None = None,
     folder: Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress = ignore_progress,
 ) -> CostModel:
     """Train on samples; with `start` fine-tune that model: matrix side, mapper and predictor
     continue, with the structure of `start`, while latent encoder and prior are those of the
@@ -99,14 +98,12 @@ def train(
     model = calibrated(card, tensors, samples, scores)
     if card["settings"]["residual"] and np.unique(samples.groups).size < LEAST_GROUPS:
         single = replace(settings, members=1)
-        model.card["calibration"] |= trust(
-            samples, lambda rest: learned(rest, single, start, None, None)[:2]
-        )
+        model.card["calibration"] |= trust(samples, lambda rest: learned(rest, single, start)[:2])
     return model
 
 
 def _grown(
-    samples: Samples, settings: CostSettings, start: CostModel | None, progress: Progress | None
+    samples: Samples, settings: CostSettings, start: CostModel | None, progress: Progress
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]], list[Mapping[int, NDArray[np.float64]]]]:
     """`learned` for trees. The source is used only if trees with it have a lower error on unseen
     rows than trees without."""
@@ -116,13 +113,12 @@ def _grown(
         _check_start(samples, start)
         source = retarget(start, samples.platform, samples.ops)
     card = tree_card(samples, settings, start)
-    columns = tree_columns(card)
+    columns = TreeTable.from_card(card)
     unseen = [held_out(samples.groups, i, settings.seed) for i in range(settings.members)]
     apart = judged_only(samples.groups, unseen, settings.seed, FOLDS)
     tried: list[Grown] = []
     for one in dict.fromkeys((None, source)):
-        if progress is not None:
-            progress("trees", len(tried), 1 + (source is not None))
+        progress("trees", len(tried), 1 + (source is not None))
         tried.append(grow(samples, tables(samples, columns, one), unseen, apart, settings.seed))
     # Without held-out rows the requested source is used.
     best = tried[-1]
@@ -157,19 +153,12 @@ def tree_card(
     }
 
 
-def tree_columns(card: Mapping[str, Any]) -> TreeTable:
-    """The columns that the trees of a card read."""
-    facts = tuple((name, rest) for name, rest in card["facts"])
-    own, parts = len(card["layout"]), tuple(card["settings"]["parts"])
-    return TreeTable(card["vector"], own, parts, len(card["quantities"]), facts)
-
-
 def learned(
     samples: Samples,
     settings: CostSettings,
     start: CostModel | None,
-    folder: Path | None,
-    progress: Progress | None,
+    folder: Path | None = None,
+    progress: Progress = ignore_progress,
     *,
     reading: Reading | None = None,
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]], list[Mapping[int, NDArray[np.float64]]]]:
@@ -179,7 +168,7 @@ def learned(
 
     Raises: as `train`.
     """
-    from indexer.training.cost_model.members import Member, fit_member  # imports torch
+    from indexer.training.cost_model.members import Member  # imports torch
 
     if start is not None:
         _check_start(samples, start)
@@ -212,7 +201,7 @@ def learned(
             first = start.below(f"member.{i % start.members}.") if start is not None else None
             shown = _within(progress, i, len(unseen) + len(apart))
             place = folder if folder is not None and stops else Path(temporary)
-            fits.append(fit_member(member, first, place / f"member-{i}", shown))
+            fits.append(member.fit(first, place / f"member-{i}", shown))
     members, judged = fits[: len(unseen)], fits[len(unseen) :]
     for i, fitted in enumerate(members):
         tensors |= {f"member.{i}.{name}": a for name, a in fitted.weights.items()}
@@ -250,7 +239,7 @@ def retarget(model: CostModel, platform: Platform, ops: tuple[Op, ...]) -> CostM
     members = {f"member.{n}": a for n, a in model.below("member.").items()}
     tensors = {**members, **_common(encoder, model.below("scale."), {})}
     for op in ops if settings.residual else ():
-        near = min(model.ops, key=lambda o: abs(math.log2(o.width / op.width)))
+        near = model.nearest_op(op)
         if same:
             tensors |= {f"prior.{op}.{n}": a for n, a in model.below(f"prior.{near}.").items()}
             continue
@@ -296,13 +285,11 @@ def forget(folder: Path) -> None:
         forget_member(member)
 
 
-def _within(progress: Progress | None, i: int, members: int) -> Progress:
+def _within(progress: Progress, i: int, members: int) -> Progress:
     """Progress over all members, some of which train for fewer epochs than others."""
 
     def show(what: str, done: int, total: int) -> None:
-        if progress is not None:
-            part = _STEPS * done // max(total, 1)
-            progress(what, i * _STEPS + part, members * _STEPS)
+        progress(what, i * _STEPS + _STEPS * done // max(total, 1), members * _STEPS)
 
     return show
 

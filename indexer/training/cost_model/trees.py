@@ -60,12 +60,14 @@ def lightgbm() -> Any:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FittedTrees:
-    """Tensors by name; `scores` of its held-out rows; `figures` on them."""
+class FittedMember:
+    """Tensors by name; `scores` of its held-out rows, prior included; `figures` on them; of a
+    network the number of `epochs`."""
 
     weights: dict[str, NDArray[Any]]
     scores: dict[int, Floats]
     figures: dict[str, float]
+    epochs: int = 0
 
 
 def tables(samples: Samples, columns: TreeTable, source: CostModel | None) -> list[Table]:
@@ -114,7 +116,7 @@ def levelled(samples: Samples) -> Floats:
 
 def fit_member(
     samples: Samples, rows: Sequence[Table], unseen: NDArray[np.bool_], seed: int
-) -> FittedTrees:
+) -> FittedMember:
     """One member, trained on the rows that are not `unseen` bool[r]; `rows` are their `tables`.
 
     Raises: MissingDependency without LightGBM.
@@ -132,7 +134,7 @@ def fit_member(
         own = figures(scores[i], samples.gain[samples.part(i)], float(np.log1p(samples.noise)))
         if own is not None:
             each.append(own)
-    return FittedTrees(weights(booster), scores, mean_figures(each) if each else {})
+    return FittedMember(weights(booster), scores, mean_figures(each) if each else {})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,8 +142,8 @@ class Grown:
     """The members of one model; those `judged` on rows they did not learn from, the same or others;
     and `loss`, the mean squared error of the latter in log gains (nan: none)."""
 
-    members: list[FittedTrees]
-    judged: list[FittedTrees]
+    members: list[FittedMember]
+    judged: list[FittedMember]
     loss: float
 
 

@@ -8,11 +8,10 @@ that reads this featurizer's vectors.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,20 +19,16 @@ from numpy.typing import NDArray
 
 from embeddb.core import __version__
 from embeddb.core.errors import ModelError, UsageError
-from embeddb.core.reports import Progress
+from embeddb.core.nn_numpy import below
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.cost_model.encoders.inputs import CLIP
 from embeddb.cost_model.model import CostModel
 from embeddb.featurizers.scnn import TRAINED
 from embeddb.learning.calibration import calibrated
 from embeddb.learning.samples import Samples
 from indexer.training.cost_model.encoder import Encoder, Reading, Structures, one_scale
-from indexer.training.cost_model.model_place import save_model
 from indexer.training.cost_model.settings import CostSettings
 from indexer.training.cost_model.train import learned
-from indexer.training.trainer import below
-
-if TYPE_CHECKING:
-    from embeddb.index.lookup import Lookup
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -48,11 +43,6 @@ class Whole:
 
     model: CostModel
     encoder: Encoder
-
-    def vectors(self, structures: Structures, samples: Samples) -> dict[str, NDArray[np.float32]]:
-        """float32[d] of the samples' matrices, by id."""
-        ids = list(dict.fromkeys(row.pattern_id for row in samples.rows))
-        return dict(zip(ids, self.encoder.vectors(structures, ids), strict=True))
 
     def save_encoder(self, file: Path) -> None:
         """Write the encoder beside the file of the cost model, which then names it.
@@ -85,17 +75,6 @@ def encoder_file(file: Path) -> Path:
     return file.with_name(f"{TRAINED}{stem}.safetensors")
 
 
-def save_whole(
-    whole: Whole,
-    file: Path,
-    home: str | Path | None,
-    reopen: Callable[[], AbstractContextManager[Lookup]],
-) -> tuple[str, list[str]]:
-    """Write both files, the encoder first, and register them; returns as `save_model`."""
-    whole.save_encoder(file)
-    return save_model(whole.model, file, home, reopen)
-
-
 def load_whole(file: Path) -> Whole:
     """A cost model and the encoder beside it. Raises: ModelError if either cannot be read, or the
     model was trained with another encoder."""
@@ -117,7 +96,7 @@ def train_whole(
     *,
     start: CostModel | None = None,
     folder: Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress = ignore_progress,
 ) -> Whole:
     """Train on samples (`samples_of` with `read`) and the structures of their matrices, from the
     weights of `encoder`; with `start`, its cost model, fine-tune as
@@ -132,11 +111,11 @@ def train_whole(
     scale = start.below("scale.") if start is not None else one_scale(samples.vectors)
     reading = Reading(encoder, structures, scale)
     card, tensors, scores = learned(samples, settings, start, folder, progress, reading=reading)
-    trained = below("member.0.encoder.", tensors)
+    trained = below(tensors, "member.0.encoder.")
     weights = {name: torch.from_numpy(a) for name, a in trained.items()}
     encoder = replace(encoder, weights=weights, name="", version="")
     samples = _seen(samples, encoder, structures)
-    head, scale = _rescaled(below("member.0.head.", tensors), scale, samples.vectors)
+    head, scale = _rescaled(below(tensors, "member.0.head."), scale, samples.vectors)
     arrays = {n: a for n, a in tensors.items() if not n.startswith(("member.", "scale."))}
     arrays |= {f"member.0.{n}": a for n, a in head.items()}
     arrays |= {f"scale.{n}": a for n, a in scale.items()}
@@ -146,9 +125,8 @@ def train_whole(
 
 def _seen(samples: Samples, encoder: Encoder, structures: Structures) -> Samples:
     """The samples with the vectors of an encoder."""
+    by_id = encoder.vectors_of(structures, samples)
     ids = [row.pattern_id for row in samples.rows]
-    distinct = list(dict.fromkeys(ids))
-    by_id = dict(zip(distinct, encoder.vectors(structures, distinct), strict=True))
     vectors = np.array([by_id[i] for i in ids], dtype=np.float32).reshape(len(ids), -1)
     return replace(
         samples, vectors=vectors, featurizer=encoder.name, featurizer_version=encoder.version

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import InputError, MatrixError
-from embeddb.core.pattern import MAX_DIM, Pattern
+from embeddb.core.pattern import Pattern
 from embeddb.core.reports import Progress
+from embeddb.core.sizes import MAX_DIM
 from embeddb.core.thumbnail import density
 from embeddb.featurizers.network.reduction import Input, Reduction, reduce
 from embeddb.matrix_files import matrix_files, matrix_names, plain_name, read_pattern
@@ -39,13 +40,7 @@ def augment(pattern: Pattern, *, rng: np.random.Generator) -> Pattern:
     """
     if not pattern.nnz:
         return pattern
-    kind = rng.integers(3)
-    if kind == 0:
-        transformed = _random_crop(pattern, rng)
-    elif kind == 1:
-        transformed = _random_resize(pattern, rng)
-    else:
-        transformed = _random_order(pattern, rng)
+    transformed = (_random_crop, _random_resize, _random_order)[rng.integers(3)](pattern, rng)
     turned = bool(rng.integers(2)) and transformed.shape[1] <= _MOST_ROWS
     return transpose(transformed) if turned else transformed
 
@@ -64,8 +59,7 @@ def crop(pattern: Pattern, rows: tuple[int, int], cols: tuple[int, int]) -> Patt
         (bottom - top, right - left),
         before[indptr - indptr[0]],
         indices[inside] - left,
-        name=_name(pattern, "crop"),
-        group=_group(pattern),
+        **_labels(pattern, "crop"),
     )
 
 
@@ -98,13 +92,8 @@ def permute_blocks(pattern: Pattern, row_order: Ints, col_order: Ints) -> Patter
 
 def transpose(pattern: Pattern) -> Pattern:
     m, n = pattern.shape
-    return Pattern.from_csc(
-        (n, m),
-        pattern.indptr,
-        pattern.indices,
-        name=_name(pattern, "transpose"),
-        group=_group(pattern),
-    )
+    labels = _labels(pattern, "transpose")
+    return Pattern.from_csc((n, m), pattern.indptr, pattern.indices, **labels)
 
 
 def _random_crop(pattern: Pattern, rng: np.random.Generator) -> Pattern:
@@ -152,14 +141,13 @@ def _coordinates(pattern: Pattern) -> tuple[Ints, Ints]:
 def _from_coordinates(
     source: Pattern, shape: tuple[int, int], rows: Ints, cols: Ints, how: str
 ) -> Pattern:
-    name, group = _name(source, how), _group(source)
-    return Pattern.from_coo(shape, rows, cols, name=name, group=group)
+    return Pattern.from_coo(shape, rows, cols, **_labels(source, how))
 
 
 def _stretched(lines: Ints, size: int, new_size: int) -> tuple[Ints, Ints]:
     """First new line and number of new lines of each line; int64 holds 2^31 * 2^31."""
-    first = lines * new_size // size if size else lines
-    last = (lines + 1) * new_size // size if size else lines
+    first = lines * new_size // size
+    last = (lines + 1) * new_size // size
     return first, np.maximum(last - first, 1)
 
 
@@ -176,12 +164,10 @@ def _moved(lines: Ints, size: int, order: Ints) -> Ints:
     return moved
 
 
-def _name(source: Pattern, how: str) -> str:
-    return f"{source.name}+{how}" if source.name else how
-
-
-def _group(source: Pattern) -> str:
-    return source.group or source.name
+def _labels(source: Pattern, how: str) -> dict[str, str]:
+    """Name and group of a transformed pattern."""
+    name = f"{source.name}+{how}" if source.name else how
+    return {"name": name, "group": source.group or source.name}
 
 
 #: With fewer, a single group in the validation part decides the result.
@@ -213,10 +199,6 @@ class Sample:
     group: str
     input: Input
     density: NDArray[np.float32]
-
-    @property
-    def nbytes(self) -> int:
-        return self.input.coords.nbytes + self.input.features.nbytes + self.density.nbytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -288,21 +270,15 @@ class _Reading:
             variant = augment(pattern, rng=rng)
             variants.setdefault(variant.id, variant)
         for variant in variants.values():
-            self._keep(_sample(variant, pattern, self.recipe.reduction))
-
-    def _keep(self, sample: Sample) -> None:
-        self.samples.append(sample)
-        self.bytes += sample.nbytes
-        if self.bytes > _MOST_BYTES:
-            raise InputError(
-                f"{len(self.samples)} samples need more than {_MOST_BYTES >> 30} GiB",
-                hint="fewer --copies or a smaller --size",
-            )
-
-
-def _sample(pattern: Pattern, source: Pattern, reduction: Reduction) -> Sample:
-    cells = density(pattern).astype(np.float32)
-    return Sample(source.id, source.group, reduce(pattern, reduction), cells)
+            cells = density(variant).astype(np.float32)
+            reduced = reduce(variant, self.recipe.reduction)
+            self.samples.append(Sample(pattern.id, pattern.group, reduced, cells))
+            self.bytes += reduced.coords.nbytes + reduced.features.nbytes + cells.nbytes
+            if self.bytes > _MOST_BYTES:
+                raise InputError(
+                    f"{len(self.samples)} samples need more than {_MOST_BYTES >> 30} GiB",
+                    hint="fewer --copies or a smaller --size",
+                )
 
 
 def _held_out(groups: set[str], seed: int, folder: Path) -> set[str]:

@@ -27,18 +27,9 @@ _HIDDEN = 64
 _KEPT_SITES = 8_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """Outputs of the two decoders, and the embedding: `shape` float32[b,3], `density`
-    float32[b,32,32], `embedding` float32[b,d]."""
-
-    shape: Tensor
-    density: Tensor
-    embedding: Tensor
-
-
 class Autoencoder(nn.Module):
-    """`encoder(tensor, shapes)` -> float32[b,dim], and two decoders of it.
+    """`encoder(tensor, shapes)` -> float32[b,dim], and two decoders of it, to float32[b,3] and
+    float32[b,32,32].
 
     `shapes` float32[s,3] and `pictures` float32[s,32,32] of the training samples: the decoders
     start at their means.
@@ -50,28 +41,24 @@ class Autoencoder(nn.Module):
         shape_out = nn.Linear(_HIDDEN, 3)
         picture_out = nn.ConvTranspose2d(16, 1, kernel_size=4, stride=2, padding=1, bias=True)
         self.shape_decoder = nn.Sequential(nn.Linear(dim, _HIDDEN), nn.ReLU(), shape_out)
-        self.density_decoder = nn.Sequential(*_up_to_16(dim), picture_out)
+        # [b,dim] -> [b,16,16,16] over 4x4 and 8x8.
+        self.density_decoder = nn.Sequential(
+            nn.Linear(dim, _HIDDEN * 16),
+            nn.ReLU(),
+            nn.Unflatten(1, (_HIDDEN, SIDE // 8, SIDE // 8)),
+            nn.ConvTranspose2d(_HIDDEN, 32, kernel_size=4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.ConvTranspose2d(32, 16, kernel_size=4, stride=2, padding=1),
+            nn.ReLU(),
+            picture_out,
+        )
         with torch.no_grad():
             shape_out.bias.copy_(shapes.mean(dim=0))
             nn.init.constant_(cast("Tensor", picture_out.bias), float(pictures.mean()))
 
-    def forward(self, tensor: Any, shapes: Tensor) -> Decoded:
-        embedding: Tensor = self.encoder(tensor, shapes)
-        picture = self.density_decoder(embedding)[:, 0]
-        return Decoded(self.shape_decoder(embedding), picture, embedding)
-
-
-def _up_to_16(dim: int) -> list[nn.Module]:
-    """[b,dim] -> [b,16,16,16] over 4x4 and 8x8."""
-    return [
-        nn.Linear(dim, _HIDDEN * 16),
-        nn.ReLU(),
-        nn.Unflatten(1, (_HIDDEN, SIDE // 8, SIDE // 8)),
-        nn.ConvTranspose2d(_HIDDEN, 32, kernel_size=4, stride=2, padding=1),
-        nn.ReLU(),
-        nn.ConvTranspose2d(32, 16, kernel_size=4, stride=2, padding=1),
-        nn.ReLU(),
-    ]
+    def forward(self, tensor: Any, shapes: Tensor) -> tuple[Tensor, Tensor]:
+        embedding = self.encoder(tensor, shapes)
+        return self.shape_decoder(embedding), self.density_decoder(embedding)[:, 0]
 
 
 @dataclass(slots=True, eq=False)
@@ -142,9 +129,9 @@ def job_of(
 
     def errors(batch: Batch) -> tuple[Tensor, Tensor]:
         tensor, shapes, wanted = batch.tensors(device)
-        decoded = model(tensor, shapes)
+        shape, density = model(tensor, shapes)
         mse = nn.functional.mse_loss
-        return mse(decoded.shape, shapes), mse(decoded.density, wanted)
+        return mse(shape, shapes), mse(density, wanted)
 
     def batches(epoch: int) -> Iterator[Batch]:
         for at in np.random.default_rng([seed, epoch]).permutation(len(train_batches)):
@@ -177,11 +164,6 @@ class Pretraining:
     settings: Settings
     batch: int = 32
 
-    @property
-    def spec(self) -> dict[str, Any]:
-        """Spec of the network. Raises: ModelError for an unknown one."""
-        return complete({"name": self.network, "dim": _DIM, "in_channels": CHANNELS})
-
 
 def check_free(out: Path) -> None:
     """Raises: UsageError if a training of `out` is unfinished: hours would be lost."""
@@ -195,11 +177,13 @@ def check_free(out: Path) -> None:
 
 def pretrain(data: Dataset, how: Pretraining, out: Path, *, progress: Progress) -> dict[str, Any]:
     """Train on `data`, write the encoder to `out`; returns its card with `version` and `curve`.
-    Resumes an unfinished training of `out`. Raises: ModelError as `fit` and `save` do."""
-    spec = how.spec
+    Resumes an unfinished training of `out`. Raises: ModelError for an unknown network, and as `fit`
+    and `save` do."""
+    spec = complete({"name": how.network, "dim": _DIM, "in_channels": CHANNELS})
     model = _model(spec, data.train, how)
     job = job_of(model, (data.train, data.valid), size=how.batch, seed=how.recipe.seed)
-    named = _named(data, how, spec)
+    held_out = sorted({sample.group for sample in data.valid})
+    named = run_name(data.hash, held_out, spec, asdict(how.recipe), how.batch)
     settings = replace(how.settings, run=named)
     fitted = fit(model, job, settings=settings, folder=folder_of(out), progress=progress)
     plain = mean_errors(data.train, data.valid)
@@ -218,11 +202,6 @@ def _model(spec: Mapping[str, Any], train: tuple[Sample, ...], how: Pretraining)
         torch.manual_seed(how.settings.seed)
         encoder = build(spec, seed=how.settings.seed)
         return Autoencoder(encoder, _DIM, shapes=shapes, pictures=pictures)
-
-
-def _named(data: Dataset, how: Pretraining, spec: Mapping[str, Any]) -> str:
-    held_out = sorted({sample.group for sample in data.valid})
-    return run_name(data.hash, held_out, dict(spec), asdict(how.recipe), how.batch)
 
 
 def _card(

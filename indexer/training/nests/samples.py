@@ -96,13 +96,6 @@ def targets_of(counted: CounterVector, seconds: float) -> NDArray[np.float32]:
     return np.array(targets, dtype=np.float32)
 
 
-def value_of(target: str, learned: float) -> float:
-    """A target in its unit (seconds, 1/s, bytes/s, or none) from its transformed value."""
-    if target == "runtime":
-        return float(2.0**learned)
-    return float(2.0**learned - 1) if target in LOGARITHMS else learned
-
-
 def _learned(target: str, value: float) -> float:
     if target == "runtime":
         return math.log2(value)
@@ -122,14 +115,14 @@ _FEWEST_THERE = 0.05
 class NestSample:
     """One nest under its canonical schedule. `id` and `group` are the nest's.
 
-    Shapes: `counters` float32[95] or None, `targets` float32[t] in the order of `TARGETS`; nan
-    where absent.
+    Shapes: `counters` float32[95], `targets` float32[t] in the order of `TARGETS`; nan where
+    absent.
     """
 
     id: str
     group: str
     graph: NestGraph
-    counters: NDArray[np.float32] | None
+    counters: NDArray[np.float32]
     targets: NDArray[np.float32]
 
 
@@ -163,19 +156,10 @@ def targets_there(samples: Sequence[NestSample]) -> NDArray[np.int64]:
     return present
 
 
-def counters_of(samples: Sequence[NestSample]) -> NDArray[np.float32]:
-    """float32[s,95], nan where absent."""
-    counters = np.full((len(samples), COUNTED), np.nan, dtype=np.float32)
-    for row, sample in zip(counters, samples, strict=True):
-        if sample.counters is not None:
-            row[:] = sample.counters
-    return counters
-
-
 def content_of(samples: Sequence[NestSample]) -> str:
     """16 hex digits of the nests and all their measurements."""
     parts = [encoding_version()]
     for sample in sorted(samples, key=lambda s: s.id):
-        counter_values = [] if sample.counters is None else sample.counters.tolist()
-        parts += [sample.id, sample.group, json.dumps([counter_values, sample.targets.tolist()])]
+        measured = json.dumps([sample.counters.tolist(), sample.targets.tolist()])
+        parts += [sample.id, sample.group, measured]
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()

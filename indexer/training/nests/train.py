@@ -29,7 +29,6 @@ from indexer.training.nests.samples import (
     TARGETS,
     NestSample,
     content_of,
-    counters_of,
     held_out,
     targets_there,
 )
@@ -77,9 +76,9 @@ class TrainedNetwork(nn.Module):
         self.dynamic = nn.Linear(2 * counters, DIM)
         self.join = nn.Sequential(nn.Linear(2 * DIM, 2 * DIM), nn.ReLU(), nn.Linear(2 * DIM, DIM))
         self.head = nn.Linear(DIM, targets)
-        for name, count in (("feature", len(FEATURES)), ("counter", counters), ("target", targets)):
-            if name != "feature":
-                self.register_buffer(f"{name}_mean", torch.zeros(count))
+        self.register_buffer("feature_scale", torch.ones(len(FEATURES)))
+        for name, count in (("counter", counters), ("target", targets)):
+            self.register_buffer(f"{name}_mean", torch.zeros(count))
             self.register_buffer(f"{name}_scale", torch.ones(count))
 
     def standardise(
@@ -179,16 +178,14 @@ def train_nests(
     how: NestTraining,
     out: Path,
     *,
-    tests: Sequence[NestSample] = (),
     progress: Progress,
 ) -> dict[str, Any]:
     """Train on `samples` except for the held-out groups, write the network to `out`; returns its
     card with `version` and `curve`.
 
-    `tests` are nests outside of the training, for the card's figures. Resumes an unfinished
-    training of `out`. The card's `pearson` is by set (`valid`, `tests`), then `counters` or
-    `static`, then target: the correlation of predicted and measured transformed targets (Figure 4);
-    null where undefined.
+    Resumes an unfinished training of `out`. The card's `pearson` is by set (`valid`), then
+    `counters` or `static`, then target: the correlation of predicted and measured transformed
+    targets (Figure 4); null where undefined.
 
     Raises: InputError for too few groups or no targets; ModelError as `fit` and `save` do.
     """
@@ -206,24 +203,23 @@ def train_nests(
         "encoding": encoding_version(),
     }
     network = _network(spec, train, chosen, how.settings.seed)
-    named = _named(samples, how, out_of)
+    content, named = content_of(samples), asdict(how)
+    del named["settings"]
+    judged = _Set(valid, network, chosen)
     fitted = fit(
         network,
-        _job(network, _Set(train, network, chosen), _Set(valid, network, chosen), how),
-        settings=replace(how.settings, run=named),
+        _job(network, _Set(train, network, chosen), judged, how),
+        settings=replace(how.settings, run=run_name(content, sorted(out_of), named)),
         folder=folder_of(out),
         progress=progress,
     )
-    sets = {"valid": valid} | ({"tests": list(tests)} if tests else {})
     card = {
         **_card(spec, how, fitted),
-        "data": content_of(samples),
-        "samples": {"train": len(train), **{name: len(part) for name, part in sets.items()}},
+        "data": content,
+        "samples": {"train": len(train), "valid": len(valid)},
         "groups": {"train": len({s.group for s in train}), "valid": len(out_of)},
         "parameters": sum(p.numel() for p in network.parameters()),
-        "pearson": {
-            name: _correlations(_Set(part, network, chosen), names) for name, part in sets.items()
-        },
+        "pearson": {"valid": _correlations(judged, names)},
     }
     return saved(out, network.state_dict(), card)
 
@@ -246,7 +242,7 @@ class _Set:
         self, samples: Sequence[NestSample], network: TrainedNetwork, chosen: NDArray[np.int64]
     ) -> None:
         self.samples, self.network = samples, network
-        self.counted = counter_inputs(network, counters_of(samples))
+        self.counted = counter_inputs(network, np.stack([sample.counters for sample in samples]))
         targets = np.stack([sample.targets[chosen] for sample in samples])
         self.wanted = (targets - network.target_mean.numpy()) / network.target_scale.numpy()
 
@@ -281,7 +277,8 @@ def _network(
         torch.manual_seed(seed)
         network = TrainedNetwork(spec)
     targets = np.stack([sample.targets[chosen] for sample in train])
-    network.standardise([sample.graph for sample in train], counters_of(train), targets)
+    counters = np.stack([sample.counters for sample in train])
+    network.standardise([sample.graph for sample in train], counters, targets)
     return network
 
 
@@ -321,12 +318,6 @@ def _correlations(part: _Set, targets: Sequence[str]) -> dict[str, dict[str, flo
             rounded = (None if r is None else round(r, 4) for r in each)
             correlations[name] = dict(zip(targets, rounded, strict=True))
     return correlations
-
-
-def _named(samples: Sequence[NestSample], how: NestTraining, out_of: frozenset[str]) -> str:
-    settings = asdict(how)
-    del settings["settings"]
-    return run_name(content_of(samples), sorted(out_of), settings)
 
 
 def _card(spec: Mapping[str, Any], how: NestTraining, fitted: Fitted) -> dict[str, Any]:

@@ -26,6 +26,24 @@ def kendall(one: NDArray[np.floating], other: NDArray[np.floating]) -> float | N
     return None if np.isnan(tau) else tau
 
 
+def figures_of(
+    task: str,
+    samples: Sequence[KernelSample],
+    predictions: Scores,
+    *,
+    least_s: float = LEAST_S,
+) -> dict[str, float]:
+    """Means and medians over programs of `ape` and `tau`, or of `mape` and `tau`, the latter of
+    kernels that take `least_s` or more."""
+    if task == "fused":
+        by_program = fused_figures(
+            samples, [float(np.exp(part.min())) for part in predictions], least_s
+        )
+    else:
+        by_program = tile_figures(samples, predictions)
+    return {name: round(value, 4) for name, value in summary(by_program).items()}
+
+
 def tile_figures(
     samples: Sequence[KernelSample], scores: Scores, k: int = 1
 ) -> dict[str, dict[str, float]]:

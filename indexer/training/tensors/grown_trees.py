@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.cost_model.graph_model import KernelTrees, table_of
-from embeddb.tensors.encoding.features import encoding_version
+from embeddb.tensors.encoding.features import TILE, encoding_version
 from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, Analysis
 from indexer.training.cost_model.trees import boosted, weights
 from indexer.training.tensors.samples import KernelSample
@@ -49,11 +49,11 @@ def tree_weights(
 ) -> dict[str, NDArray[Any]]:
     """Tensors of trees on `table_of`, of log seconds less the kernel's mean; with `analysed`, of
     the analytical model's residuals. Raises: MissingDependency without LightGBM."""
-    rows = [sample.rows(analysed=analysed) for sample in train]
-    tables = [table_of(s.graph, *own) for s, own in zip(train, rows, strict=True)]
-    wanted = []
-    for sample, (_, analytical) in zip(train, rows, strict=True):
-        missed = sample.logs if analytical is None else sample.logs - analytical[:, 0]
+    tables, wanted = [], []
+    for sample in train:
+        rows = sample.rows(analysed=analysed)
+        tables.append(table_of(sample.graph, rows))
+        missed = sample.logs - rows[:, len(TILE)] if analysed else sample.logs
         wanted.append(missed - missed.mean())
     families = [sample.group for sample in train for _ in sample.configs]
     booster = boosted_by_family(np.concatenate(tables), np.concatenate(wanted), families, seed)
@@ -64,9 +64,7 @@ def tree_predictions(
     trees: KernelTrees, sample: KernelSample, *, analysed: bool
 ) -> NDArray[np.float64]:
     """float64[c] predictions of trees for a sample, which was analysed as theirs were."""
-    tiles, analytical = sample.rows(analysed=analysed)
-    rows = tiles if analytical is None else np.concatenate([tiles, analytical], axis=1)
-    return trees.predicted(sample.graph, rows).astype(np.float64)
+    return trees.predicted(sample.graph, sample.rows(analysed=analysed)).astype(np.float64)
 
 
 def trees_card(analysis: Analysis | None = None) -> dict[str, Any]:

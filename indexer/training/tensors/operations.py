@@ -261,31 +261,26 @@ def summed_weights(
     """Tensors of the members; families have the same weight. Resumes an unfinished training of the
     network in `folder`. Raises: MissingDependency for trees without LightGBM; ModelError as
     `network_weights`."""
-    train_member: Mapping[str, Callable[[], Tensors]] = {
-        NETWORK: lambda: network_weights(train, seed, folder=folder, progress=progress),
-        TREES: lambda: tree_weights(train, seed, progress=progress),
-    }
-    chosen = [begin for begin in train_member if begin.rstrip(".") in members]
-    return {
-        begin + name: array for begin in chosen for name, array in train_member[begin]().items()
-    }
+    tensors: Tensors = {}
+    if "network" in members:
+        network = network_weights(train, seed, folder=folder, progress=progress)
+        tensors |= {NETWORK + name: array for name, array in network.items()}
+    if "trees" in members:
+        trees = tree_weights(train, seed, progress=progress)
+        tensors |= {TREES + name: array for name, array in trees.items()}
+    return tensors
 
 
 def summed_card(members: Sequence[str] = MEMBERS) -> dict[str, Any]:
     """A card's entries about such a model."""
-    how: Mapping[str, Mapping[str, Any]] = {
-        "trees": {"trees": TREE_COUNT, **SETTINGS},
-        "network": asdict(NetworkTraining()),
-    }
-    alone = tuple(members) == ("trees",)
-    member_settings = {name: dict(how[name]) for name in members}
+    how = {"trees": {"trees": TREE_COUNT, **SETTINGS}, "network": asdict(NetworkTraining())}
     return {
         "kernel": OperationSums.task,
         "network": {"task": OperationSums.task, "operations": operations_version()},
         "settings": {
-            "predictor": "trees" if alone else "operations",
+            "predictor": "trees" if tuple(members) == ("trees",) else "operations",
             "far": FAR,
-            **member_settings,
+            **{name: how[name] for name in members},
         },
     }
 
@@ -299,8 +294,6 @@ def summed_predictions(
     return list(np.log(np.add.reduceat(parts, first))[:, None])
 
 
-def summed(
-    train: Sequence[KernelSample], seed: int = 0, members: Sequence[str] = MEMBERS
-) -> OperationSums:
+def summed(train: Sequence[KernelSample]) -> OperationSums:
     """Model trained on these kernels. Raises: MissingDependency for trees without LightGBM."""
-    return OperationSums(summed_card(members), summed_weights(train, seed, members))
+    return OperationSums(summed_card(), summed_weights(train))

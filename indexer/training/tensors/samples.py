@@ -19,7 +19,6 @@ from embeddb.core.wording import plural
 from embeddb.cost_model.model import space_digest
 from embeddb.platforms.platform import Platform, default_of
 from embeddb.store import Store
-from embeddb.store.usual_state import usual_at
 from embeddb.tensors.encoding.features import KernelGraph, encoding_version, graph_of, tile_rows
 from embeddb.tensors.encoding.operation_rows import OPERATION, operation_rows
 from embeddb.tensors.roofline.analysis import Analysis, analysis_of
@@ -69,12 +68,12 @@ class KernelSample:
         assert self.analysed is not None, _UNANALYSED
         return self.analysed[:, 0]
 
-    def rows(self, *, analysed: bool) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-        """`tiles`, and, if requested, float32[c,12] of the analysis."""
+    def rows(self, *, analysed: bool) -> NDArray[np.float32]:
+        """`tiles`, as `KernelTrees.rows`: if requested with the columns of the analysis."""
         if not analysed:
-            return self.tiles, None
+            return self.tiles
         assert self.analysed is not None, _UNANALYSED
-        return self.tiles, self.analysed.astype(np.float32)
+        return np.concatenate([self.tiles, self.analysed.astype(np.float32)], axis=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,7 +130,7 @@ def runs_of(
         raise NothingFound(f"{ran}: measure first (embeddb kernel measure DB --op {op})")
     analysis = analysis or analysis_of(where.name, op.name, where.environment)
     partition = store.partition(where.id, op)
-    usual, samples, left = usual_at(store, where.id), [], Counter[str]()
+    usual, samples, left = store.usual_at(where.id), [], Counter[str]()
     for kernel_id in sorted(store.members(partition)) if partition else ():
         kernel = store.tensor(kernel_id)
         if kernel is None:

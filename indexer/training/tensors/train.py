@@ -21,8 +21,8 @@ from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.tensors.roofline.analysis import Analysis
 from embeddb.tensors.tensor_graph import is_probe
 from indexer.training.folder import folder_of, forget, origin_card
-from indexer.training.tensors.evaluation import figures_of, predictions_of
-from indexer.training.tensors.fitting import fitted_network
+from indexer.training.tensors.figures import figures_of
+from indexer.training.tensors.fitting import KernelTraining, fitted_network, predictions_of
 from indexer.training.tensors.grown_trees import (
     calibration,
     tree_predictions,
@@ -36,7 +36,6 @@ from indexer.training.tensors.operations import (
     summed_weights,
 )
 from indexer.training.tensors.samples import KernelSample, content_of, split
-from indexer.training.tensors.settings import KernelTraining
 from indexer.training.trainer import Fitted, fitted_card, saved
 
 #: Additional card entries from a card, the weights by name and the families outside of the
@@ -170,57 +169,35 @@ def _candidate(
     progress: Progress,
 ) -> _Candidate:
     if name == "network":
-        return _network(parts, how, out, progress)
+        network, fitted = fitted_network(
+            parts.train, parts.judged["valid"], how, out, progress=progress
+        )
+        weights = {name: array.numpy() for name, array in network.state_dict().items()}
+        predictions = {name: predictions_of(network, part) for name, part in parts.judged.items()}
+        return _Candidate(_network_card(how, fitted), weights, predictions)
     if how.task == "tile":
-        return _tile_trees(parts, how, analysis)
-    members = ("trees",) if name == "trees" else MEMBERS
-    return _sums(parts, how, members, out, progress)
-
-
-def _network(parts: _Parts, how: KernelTraining, out: Path, progress: Progress) -> _Candidate:
-    network, fitted = fitted_network(
-        parts.train, parts.judged["valid"], how, out, progress=progress
-    )
-    weights = {name: array.numpy() for name, array in network.state_dict().items()}
-    predictions = {name: predictions_of(network, part) for name, part in parts.judged.items()}
-    return _Candidate(_network_card(how, fitted), weights, predictions)
-
-
-def _tile_trees(parts: _Parts, how: KernelTraining, analysis: Analysis | None) -> _Candidate:
-    analysed = analysis is not None
-    tree_card, trees = trees_card(analysis), tree_weights(parts.train, how.seed, analysed=analysed)
-    grown = KernelTrees(tree_card, trees)
-    predictions = {
-        name: [tree_predictions(grown, sample, analysed=analysed) for sample in part]
-        for name, part in parts.judged.items()
+        analysed = analysis is not None
+        model_card = trees_card(analysis)
+        weights = tree_weights(parts.train, how.seed, analysed=analysed)
+        trees = KernelTrees(model_card, weights)
+        predictions = {
+            name: [tree_predictions(trees, sample, analysed=analysed) for sample in part]
+            for name, part in parts.judged.items()
+        }
+    else:
+        members = ("trees",) if name == "trees" else MEMBERS
+        model_card, folder = summed_card(members), _operations(out)
+        weights = summed_weights(parts.train, how.seed, members, folder=folder, progress=progress)
+        sums = OperationSums(model_card, weights)
+        predictions = {n: summed_predictions(sums, part) for n, part in parts.judged.items()}
+    figures = figures_of(how.task, parts.judged["valid"], predictions["valid"], least_s=0.0)
+    card = {
+        **_card(how),
+        **model_card,
+        "settings": {**model_card["settings"], "by": how.by},
+        "metrics": {f"valid_{name}": value for name, value in figures.items()},
     }
-    return _of_rows(tree_card, trees, predictions, parts, how)
-
-
-def _sums(
-    parts: _Parts, how: KernelTraining, members: Sequence[str], out: Path, progress: Progress
-) -> _Candidate:
-    sums_card, folder = summed_card(members), _operations(out)
-    weights = summed_weights(parts.train, how.seed, members, folder=folder, progress=progress)
-    model = OperationSums(sums_card, weights)
-    predictions = {name: summed_predictions(model, part) for name, part in parts.judged.items()}
-    return _of_rows(sums_card, weights, predictions, parts, how)
-
-
-def _of_rows(
-    model_card: dict[str, Any],
-    weights: dict[str, NDArray[Any]],
-    predictions: Mapping[str, list[NDArray[np.float64]]],
-    parts: _Parts,
-    how: KernelTraining,
-) -> _Candidate:
-    task = how.task
-    figures = figures_of(task, parts.judged["valid"], predictions["valid"], least_s=0.0)
-    card = {**_card(how), **model_card}
-    card["settings"] = {**card["settings"], "by": how.by}
-    return _Candidate(
-        {**card, "metrics": {f"valid_{n}": v for n, v in figures.items()}}, weights, predictions
-    )
+    return _Candidate(card, weights, predictions)
 
 
 def _card(how: KernelTraining) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from embeddb.core.timing import (
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, parse_platform, platform_here
 from embeddb.ranking.measure import Remeasurement, measure_answer
-from embeddb.store.usual_state import usual_at
 from indexer.runners.base import RunOptions
 
 QUIET = {"stream": 100.0, "adds": 50.0}
@@ -127,11 +126,11 @@ def test_evidence_rests_on_the_usual_state_of_the_instance() -> None:
     for pattern, seconds, state in told:
         measured = in_context(Measurement(times_s=(seconds,)), state)
         db.index.record([Run(pattern.id, OP, platform.id, CONFIGS[0], measured)], pattern, platform)
-    assert usual_at(db.store, platform.id)() == QUIET
+    assert db.store.usual_at(platform.id)() == QUIET
     evidence, _ = db.index.evidence(OP, "tiny")
     row = next(i for i, r in enumerate(evidence.rows) if r.pattern_id == first.id)
     assert evidence.seconds[evidence.indptr[row]] == 1.0
-    assert usual_at(db.store, "nowhere")() == {}
+    assert db.store.usual_at("nowhere")() == {}
 
 
 # -- what an answer says -----------------------------------------------------------------------

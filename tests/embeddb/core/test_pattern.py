@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embeddb.core.errors import MatrixError
-from embeddb.core.pattern import MAX_DIM, Pattern, stub_id
+from embeddb.core.pattern import Pattern, stub_id
+from embeddb.core.sizes import MAX_DIM
 
 
 @st.composite

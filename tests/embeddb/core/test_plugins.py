@@ -13,7 +13,7 @@ import pytest
 from builders import OP, fill, tiny
 
 from embeddb.core import plugins
-from embeddb.core.errors import MissingDependency, UsageError
+from embeddb.core.errors import MissingDependency, PluginError, UsageError
 from embeddb.database import Database
 from embeddb.ui.cli.main import run
 
@@ -199,3 +199,17 @@ def test_a_distribution_that_is_broken(installed: None) -> None:
         plugins.load("tuner", "needs-more")
     with pytest.raises(UsageError, match="Missing"):
         plugins.load("tuner", "no-object")
+
+
+def test_what_a_distribution_states_wrongly_hurts_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = tmp_path / "odd-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[embeddb.tuner]\nodd = no-module:X\nwhole = json\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert {"odd", "whole", "default"} <= set(plugins.available("tuner"))
+    assert plugins.load("tuner", "whole") is json
+    with pytest.raises((UsageError, PluginError), match=r"tuner odd \(no-module:X\): "):
+        plugins.load("tuner", "odd")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,11 +24,7 @@ from embeddb.cost_model.encoders.latent import (
     space_rows,
 )
 from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM, homogeneous
-from embeddb.cost_model.encoders.nearest import (
-    nearest_configs,
-    nearest_legal,
-    nest_distances,
-)
+from embeddb.cost_model.encoders.nearest import Nearest, nearest_configs, nest_distances
 from embeddb.cost_model.encoders.own_parameters import Layout
 from embeddb.platforms.loopnest import LOOPS
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, parse_platform
@@ -95,6 +92,11 @@ mode = { type = "choice", values = ["only"] }
 mode = "only"
 """
 MY_PLATFORM = parse_platform(MINE)
+
+
+def nearest_legal(*of: Any, **sizes: Any) -> list[Nearest]:
+    """Of each configuration the nearest alone."""
+    return [ranked[0] for ranked in nearest_configs(*of, **sizes)]
 
 
 def op_of(kernel: str) -> Op:

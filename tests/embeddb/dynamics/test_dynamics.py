@@ -19,18 +19,10 @@ from embeddb.core.config import Op
 from embeddb.core.errors import InputError, NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import Sizes
-from embeddb.dynamics import (
-    TABLE_5,
-    Cache,
-    Counter,
-    Execution,
-    caches_of,
-    execution_of,
-    profile,
-)
+from embeddb.dynamics import TABLE_5, Cache, Counter, caches_of, execution_of, profile
 from embeddb.dynamics.profile import imbalance as imbalance_of
 from embeddb.dynamics.traffic import assign, reuse, reuse_of
-from embeddb.dynamics.walk import entries_of, middle_of, plain, tasks_of, tiling_of
+from embeddb.dynamics.walk import Execution, entries_of, middle_of, plain, tasks_of, tiling_of
 from embeddb.nests.counters import COUNTERS
 from embeddb.platforms.loopnest import LoopNest, complete_order
 from embeddb.platforms.platform import load_platform

@@ -15,7 +15,7 @@ pytest.importorskip("numba")
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.dynamics.roofline import Machine, ReuseCurve, Roofline, Walks
+from embeddb.dynamics.roofline import Machine, ReuseCurve, Roofline
 from embeddb.dynamics.walk import execution_of
 from embeddb.platforms.platform import load_platform
 
@@ -64,7 +64,7 @@ def test_a_loop_that_fits_hits_and_one_that_does_not_misses() -> None:
 def test_of_a_large_pattern_rows_in_the_middle_are_looked_at() -> None:
     large = Pattern.from_coo((1 << 13, 64), np.repeat(np.arange(1 << 13), 64), [*range(64)] * 8192)
     ex, _ = execution_of(CPU, SPMM, Config(PLAIN), pattern=large, threads=2)
-    walk = Walks(large).of(ex, SPMM)
+    walk = Roofline(large, MACHINE).walk(ex, SPMM)
     assert walk.curve.length == 1 << 17
     assert walk.stored == walk.blocks == 1 and walk.segments == pytest.approx(1 / 64)
 

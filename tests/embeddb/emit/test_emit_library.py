@@ -31,6 +31,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import Sizes
 from embeddb.emit.library import RuleText, parts_of
 from embeddb.kernels import build as cpu_build
+from embeddb.kernels.forms import as_scipy
 from embeddb.platforms.platform import load_platform
 from indexer.runners.cpu_kernels.job import Loaded as Expected
 
@@ -128,7 +129,7 @@ def test_a_pack_takes_what_its_rule_names(kernel: str, tmp_path: Path) -> None:
 def compare(library: Loaded, pattern: Pattern, k: int) -> bool:
     """Whether the library took the pattern; fails where it computes something else than scipy."""
     job = expected(pattern, Op(library.op.name, k, library.op.dtype))
-    a = job.scipy()
+    a = as_scipy(job.csr)
     c = None if job.c is None else job.c[: job.m]
     code, made = library.create(a, narrow=k % 2 == 1)
     if code != OK:

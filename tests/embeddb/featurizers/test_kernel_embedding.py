@@ -21,6 +21,8 @@ from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers import COSTLY, Featurizers, learned_from, reads
 from embeddb.featurizers.base import Occluding
 from embeddb.featurizers.kernel_embedding import KernelEmbedding
+from embeddb.index.features import Features
+from embeddb.index.trial import Trial
 from embeddb.tensors.encoding.predictor import NetworkSpec
 from embeddb.testing.featurizers import KernelFeaturizerContract
 
@@ -93,10 +95,12 @@ def test_it_is_not_judged_by_what_it_learned_from() -> None:
     groups = np.array([f"g{at // 2}" for at in range(40)])
     judged = np.arange(40) >= 20
     found = fit_policy(raw, gains, groups, judged=judged)
-    assert np.isnan(found.losses[:20]).all() and np.isfinite(found.losses[20:]).all()
+    losses = Trial.of(Features.plain(raw, judged), gains, groups).losses
+    assert np.isnan(losses[:20]).all() and np.isfinite(losses[20:]).all()
     assert (found.near.places[:20] == -1).all() and (found.near.places[20:] >= 0).any()
     # Those that are not judged are neighbours of the others.
     assert (found.near.places[20:] < 20).any()
     assert found.policy.rows == 20 if hasattr(found.policy, "rows") else True
-    none = fit_policy(raw, gains, groups, judged=np.zeros(40, dtype=np.bool_))
-    assert np.isnan(none.losses).all()
+    nowhere = np.zeros(40, dtype=np.bool_)
+    assert np.isnan(Trial.of(Features.plain(raw, nowhere), gains, groups).losses).all()
+    assert not fit_policy(raw, gains, groups, judged=nowhere).far.size

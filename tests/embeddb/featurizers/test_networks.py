@@ -91,11 +91,11 @@ def dense(module: Any, found: Input) -> Any:
     """float64[dim] of one pattern by dense layers."""
     state, averages = Dense(found), []
     for number, layer in enumerate(module.convolutions):
-        if type(module).__name__ == "Cognate" and number in (3, 6, 9):
+        if len(module.convolutions) == 12 and number in (3, 6, 9):
             state.pool()
         state.convolve(layer)
         averages.append(state.average())
-    mean = averages[-1] if type(module).__name__ == "Cognate" else torch.cat(averages)
+    mean = averages[-1] if len(module.convolutions) == 12 else torch.cat(averages)
     if module.head.shape:
         mean = torch.cat([mean, torch.from_numpy(found.shape).double()])
     return module.head.project(mean)

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embeddb.core.errors import InputError
-from embeddb.core.pattern import MAX_DIM, Pattern
+from embeddb.core.pattern import Pattern
+from embeddb.core.sizes import MAX_DIM
 from embeddb.featurizers.network.reduction import CHANNELS, Input, Reduction, reduce
 
 KINDS = ("grid", "sites")

@@ -164,7 +164,7 @@ def test_lengths_come_from_what_is_there(tmp_path: Path) -> None:
         assert lengths(pattern) == lengths(info) == exact
         db.store.vectors.put(*STORED_AS, {pattern.id: np.array([1.0, 2.0], np.float32)})
         assert lengths(info) == exact  # of the structure
-        db.store.vectors.drop()
+        db.store.vectors.exchange({}, ())
         assert lengths(info) == exact
         unseen = WorkloadInfo(id="f" * 32, m=10, n=10, nnz=30)
         assert lengths(unseen) == [3.0, 10.0]
@@ -175,7 +175,7 @@ def test_lengths_come_from_what_is_there(tmp_path: Path) -> None:
 def test_an_old_database_gets_them_by_embed_and_exports_carry_them(tmp_path: Path) -> None:
     pattern = patterns(1)[0]
     with fill(Database.in_memory(), tiny(), [pattern]) as db:
-        db.store.vectors.drop()
+        db.store.vectors.exchange({}, ())
         assert not stored(db, pattern)
         embed(db.index, build=False)
         assert stored(db, pattern)

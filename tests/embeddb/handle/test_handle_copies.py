@@ -19,6 +19,7 @@ from scipy import sparse
 import embeddb
 from embeddb.core.errors import RunnerUnavailable, UsageError
 from embeddb.database import Database
+from embeddb.handle import choice as of_choice
 from embeddb.handle import handle as of_handle
 from embeddb.kernels import build as cpu_build
 
@@ -152,7 +153,7 @@ def test_where_it_cannot_be_built_scipy_computes(
         raise RunnerUnavailable("no compiler here")
 
     monkeypatch.setattr(of_handle, "by_kernel", nowhere)
-    of_handle._reasons.clear()
+    of_choice._warned.clear()
     with pytest.warns(RuntimeWarning, match="no compiler here"):
         g = pickle.loads(data)  # noqa: S301 - our own
     assert g.config is None

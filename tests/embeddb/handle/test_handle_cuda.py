@@ -20,8 +20,9 @@ from emulated_gpu import EmulatedGpu
 import embeddb
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MatrixError, SpaceError, UsageError
+from embeddb.handle import choice as of_choice
 from embeddb.handle import cuda as cuda_handle
-from embeddb.handle import cuda_choice, cuda_matrix
+from embeddb.handle import cuda_choice
 from embeddb.handle.choice import Choice, CompileOptions, Wanted
 from embeddb.handle.cuda import CudaProducts
 from embeddb.handle.cuda_choice import TorchProduct, usual_config
@@ -366,13 +367,13 @@ def test_where_kernels_cannot_be_loaded_torch_computes(
 
     a, b = matrix(), dense(17, 4)
     wanted, broken = Wanted("spmm", 4, PIECES, "starter", CompileOptions()), Broken()
-    cuda_choice._reasons.clear()
+    of_choice._warned.clear()
     with pytest.warns(RuntimeWarning, match="no code for this GPU"):
         f = TensorHandle(CudaProducts.of(a.to_sparse_csr(), wanted, broken))  # type: ignore[arg-type]
     assert f.config is None
     torch.testing.assert_close(f(b), a @ b)
     pickled = pickle.dumps(handle(a, "spmm", device, 4))
-    cuda_choice._reasons.clear()
+    of_choice._warned.clear()
     original = cuda_handle.or_by_torch
     monkeypatch.setattr(cuda_handle, "or_by_torch", lambda m, _, make: original(m, broken, make))
     with pytest.warns(RuntimeWarning, match="no code for this GPU"):
@@ -401,7 +402,7 @@ def test_without_a_device_torch_computes() -> None:
         ("sddmm", (c, b), a[a != 0] * (c @ b.T)[a != 0]),
     ):
         wants = Wanted(kernel, None if kernel == "spmv" else 8, None, "starter", CompileOptions())
-        f = TensorHandle(CudaProducts(cuda_matrix.csr_of(a.to_sparse_csr()), wants, None))
+        f = TensorHandle(CudaProducts(cuda_handle.csr_of(a.to_sparse_csr()), wants, None))
         torch.testing.assert_close(f(*operands), wanted)
         assert f.config is None and "torch" in f.why()
 
@@ -441,12 +442,12 @@ def test_damaged_matrices_are_refused(device: Device, monkeypatch: pytest.Monkey
         with pytest.raises(MatrixError, match="damaged"):
             handle(broken, "spmm", device, 2)
     with pytest.raises(UsageError, match="sparse tensor"):
-        cuda_matrix.csr_of(torch.ones(2, 2))
+        cuda_handle.csr_of(torch.ones(2, 2))
     with pytest.raises(UsageError, match=r"torch\.int64"):
-        cuda_matrix.csr_of(torch.ones(2, 2, dtype=torch.int64, device=DEVICE).to_sparse_csr())
-    monkeypatch.setattr(cuda_matrix, "_MAX", 5)
+        cuda_handle.csr_of(torch.ones(2, 2, dtype=torch.int64, device=DEVICE).to_sparse_csr())
+    monkeypatch.setattr(cuda_handle, "_MAX", 5)
     with pytest.raises(MatrixError, match="of at most 5"):
-        cuda_matrix.csr_of(matrix().to_sparse_csr())
+        cuda_handle.csr_of(matrix().to_sparse_csr())
 
 
 def test_a_configuration_without_a_kernel_is_refused(device: Device) -> None:
@@ -467,7 +468,7 @@ def test_a_configuration_that_the_platform_does_not_have_is_refused(
         wrong = DEFAULT[kernel].replace(**changes)
         wanted = Wanted(kernel, 4, wrong, "starter", CompileOptions())
         with pytest.raises(SpaceError, match=message) as caught:
-            ordered = cuda_matrix.csr_of(matrix().to_sparse_csr())
+            ordered = cuda_handle.csr_of(matrix().to_sparse_csr())
             CudaProducts(ordered, wanted, device if runs else None)
         assert "platform show cuda" in caught.value.hint
 
@@ -481,6 +482,32 @@ def test_what_a_handle_chose_can_be_named(kernel: str, k: int, device: Device) -
     assert chosen is not None and handle(a, kernel, device, k, chosen).config == chosen
 
 
+def test_an_update_of_a_copy_reaches_its_gradients(device: Device) -> None:
+    a, b, grad = matrix(), dense(17, 4).requires_grad_(), dense(23, 4)
+    f = handle(a, "spmm", device, 4)
+    f(b).backward(grad)  # compiles the product with the transpose
+    g = copy.copy(f)
+    g.update((2 * a).to_sparse_csr())
+    for one, values in ((f, a), (g, 2 * a)):
+        b.grad = None
+        one(b).backward(grad)
+        torch.testing.assert_close(b.grad, values.T @ grad)
+
+
+def test_an_update_reaches_a_transpose_whose_product_could_not_be_chosen(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, grad = matrix(), dense(17, 4).requires_grad_(), dense(23, 4)
+    f = handle(a, "spmm", device, 4)
+    with monkeypatch.context() as broken:
+        broken.setattr(cuda_handle, "choose", lambda *_: pytest.fail("no memory"))
+        with pytest.raises(pytest.fail.Exception, match="no memory"):
+            f._products.multiply(grad, None, True)
+    f.update((2 * a).to_sparse_csr())
+    f(b).backward(grad)
+    torch.testing.assert_close(b.grad, 2 * a.T @ grad)
+
+
 def test_nothing_is_left_for_the_first_call(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -488,7 +515,7 @@ def test_nothing_is_left_for_the_first_call(
     a, b, c = matrix(), dense(17, 4), dense(23, 4)
     sampled = handle(reversed_rows(a), "sddmm", device, 4)
     assert sampled._products._back is not None and copy.copy(sampled)._products._back is not None
-    csr = cuda_matrix.csr_of(a.half().to_sparse_csr()).csr
+    csr = cuda_handle.csr_of(a.half().to_sparse_csr()).csr
     products = [TorchProduct(csr, Op(kernel, 4, "f16")) for kernel in ("spmm", "sddmm")]
     made = torch.sparse_csr_tensor
     monkeypatch.setattr(torch, "sparse_csr_tensor", lambda *_, **__: pytest.fail("made late"))

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from embeddb.handle import compile as of_compile
-from embeddb.handle.choice import choice_of_config, default_of
+from embeddb.handle.choice import choice_of_config
 from embeddb.kernels import build as cpu_build
+from embeddb.platforms.platform import load_platform
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -22,7 +23,7 @@ def test_the_page_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     """With the platform's default in place of the starter's answer, whose import takes long."""
 
     def answered(pattern: Any, op: Any, *_: object, **__: object) -> Any:
-        return choice_of_config(default_of(pattern, op), pattern, op)
+        return choice_of_config(load_platform("cpu").default(op, pattern.sizes), pattern, op)
 
     monkeypatch.setattr(of_compile, "query_choice", answered)
     page = (ROOT / "docs" / "howto" / "compile.md").read_text(encoding="utf-8")

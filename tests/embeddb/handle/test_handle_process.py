@@ -21,8 +21,8 @@ import embeddb
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.handle import autotune, kernel_call
+from embeddb.handle import choice as of_choice
 from embeddb.handle import compile as of_compile
-from embeddb.handle import handle as of_handle
 from embeddb.handle.choice import Choice, choice_of_config
 from embeddb.handle.handle import Handle
 from embeddb.handle.kernel_call import by_kernel
@@ -57,7 +57,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     called._library.cache_clear()
     kernel_call._kernel.cache_clear()
     kernel_call._loaded.clear()
-    of_handle._reasons.clear()
+    of_choice._warned.clear()
     yield tmp_path / "cache" / "embeddb" / "kernels"
     called._library.cache_clear()
     kernel_call._kernel.cache_clear()
@@ -163,7 +163,7 @@ def test_without_a_compiler_scipy_computes_and_it_is_said_once(
     cache: Path, a: Any, b: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMBEDDB_CC", "no-such-compiler")
-    of_handle._reasons.clear()
+    of_choice._warned.clear()
     with pytest.warns(RuntimeWarning, match="no C compiler found"):
         f = embeddb.compile(a, "spmm", k=16)
     assert f.config is None and "no C compiler" in f.why()
@@ -177,7 +177,7 @@ def test_a_cache_that_is_a_file_leaves_it_to_scipy(
     cache.parent.parent.mkdir()
     cache.parent.write_text("")
     for calls in (1e9, None):
-        of_handle._reasons.clear()
+        of_choice._warned.clear()
         with pytest.warns(RuntimeWarning, match="cannot store compiled kernels"):
             f = embeddb.compile(a, "spmm", k=16, db=empty_db, calls=calls)
         assert f.config is None
@@ -206,7 +206,7 @@ def test_without_a_compiler_a_cache_that_is_carried_along_runs(
     runs_here(g, a, b)
     (cache / "compilers").write_text("another\n")
     kernel_call._kernel.cache_clear()
-    of_handle._reasons.clear()
+    of_choice._warned.clear()
     with pytest.warns(RuntimeWarning):
         assert embeddb.compile(a, "spmm", k=16, config=ROWS).config is None
 

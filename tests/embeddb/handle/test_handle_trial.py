@@ -14,9 +14,10 @@ from embeddb.core.config import Config, Op
 from embeddb.handle import autotune
 from embeddb.handle import compile as of_compile
 from embeddb.handle.autotune import TRIED, Trial
-from embeddb.handle.choice import Choice, choice_of_config, default_of
+from embeddb.handle.choice import Choice, choice_of_config
 from embeddb.handle.matrix import matrix_of
 from embeddb.kernels import build as cpu_build
+from embeddb.platforms.platform import load_platform
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
 pytestmark = [pytest.mark.gcc, needs_gcc]
@@ -77,7 +78,7 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def asked(pattern: Any, op: Op, *_: object, **__: object) -> Choice:
         choice = choice_of_config(BLOCKS, pattern, op)
-        default = dict(default_of(pattern, op))
+        default = dict(load_platform("cpu").default(op, pattern.sizes))
         return Choice(config=choice.config, default=default, source="others", sure="low")
 
     monkeypatch.setattr(of_compile, "query_choice", asked)

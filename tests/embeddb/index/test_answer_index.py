@@ -328,7 +328,7 @@ def test_old_versions_are_collected(folder: Path, index: Path) -> None:
             db.store.append([Run(SOME[0].id, OP, "tiny", CONFIGS[0], Measurement("crash"))])
             db.index.refresh(OP, "tiny")
         assert len(list(index.iterdir())) == 1
-        db.store.vectors.drop()
+        db.store.vectors.exchange({}, ())
         db.index.forget_partitions()
         assert list(index.iterdir()) == [] and db.index._files.notes() == {}
         embed(db.index, again=True)

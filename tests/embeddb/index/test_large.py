@@ -78,7 +78,7 @@ def test_neighbours_rows_are_as_if_all_were_held(
     one, two = asked.view(PLATFORM), whole.view(PLATFORM)
     columns = [two_config_place(whole.evidence, c) for c in asked.evidence.configs]
     for pattern_id in set(asked.ids) & {p.id for p in MANY}:
-        mine, theirs = asked.place_of(pattern_id), whole.place_of(pattern_id)
+        mine, theirs = asked.places_of([pattern_id])[0], whole.places_of([pattern_id])[0]
         assert one.gains[mine] == pytest.approx(two.gains[theirs][columns])
         assert one.trust[mine] == pytest.approx(two.trust[theirs][columns])
         assert one.shares[mine].tolist() == two.shares[theirs].tolist()

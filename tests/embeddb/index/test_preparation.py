@@ -21,7 +21,7 @@ from embeddb.core.timing import TimingSummary
 from embeddb.index.conversion import PreparationCost, PreparationTable
 from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.ranking.break_even import break_even, measured_break_even, with_break_even
-from embeddb.ranking.prediction import predict_by, shared_out
+from embeddb.ranking.prediction import over_default, predict_by
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.choose import ranker_of
 from embeddb.ranking.rankers.cost_model import CostModelRanker
@@ -137,15 +137,16 @@ def test_the_price_is_shared_out_over_the_calls() -> None:
     query = asked(100.0, ratio=10.0)
     name, one = next(iter(query.default.items()))
     dear = next(c for c in query.vote.configs if c[name] != one)
-    gain, spread = shared_out(
-        query, [query.default, dear], np.array([0.0, 1.0]), np.array([0.1, 0.1])
+    gain, spread = over_default(
+        query, [query.default, dear], np.array([0.0, 0.0, 1.0]), np.array([0.0, 0.1, 0.1])
     )
     assert gain[0] == 0.0
     assert gain[1] == pytest.approx(-math.log(math.exp(-1.0) + 10.0 / 100.0))
     part = math.exp(-1.0) / (math.exp(-1.0) + 0.1)
     assert spread[1] == pytest.approx(math.hypot(part * 0.1, (1 - part) * 0.2))
     endless = replace(query, calls=math.inf)
-    assert shared_out(endless, [dear], np.ones(1), np.ones(1))[0].tolist() == [1.0]
+    gains = np.array([0.0, 1.0])
+    assert over_default(endless, [dear], gains, np.ones(2))[0].tolist() == [1.0]
 
 
 def test_a_model_ranks_with_calls_where_preparation_is_known() -> None:

@@ -197,7 +197,7 @@ def test_a_damaged_note_is_made_again(tmp_path: Path, damage: bytes | dict[str, 
 def test_what_was_derived_is_forgotten_with_it(tmp_path: Path) -> None:
     with make(tmp_path / "db") as db:
         db.atlas(OP, tiny())
-        db.store.vectors.drop()
+        db.store.vectors.exchange({}, ())
         db.index.forget_partitions()
         assert db.store.notes.get(KEY) is None
         embed(db.index)

@@ -201,11 +201,12 @@ def test_pruning_keeps_what_is_used(runs: list[Run]) -> None:
 
 
 @given(RUNS, st.sampled_from([0.0, 0.4, 0.5, 1.0]))
-def test_only_what_most_rows_tried(runs: list[Run], share: float) -> None:
+def test_without_what_few_rows_tried(runs: list[Run], share: float) -> None:
     evidence = build(runs)
     tried = ~np.isnan(evidence.gains())
     most = tried.any(axis=0) & (tried.sum(axis=0) >= share * len(evidence.rows))
-    common = evidence.tried_on(share)
+    pairs = zip(evidence.configs, most, strict=True)
+    common = evidence.without([config for config, tried_often in pairs if not tried_often])
     assert common.rows == evidence.rows
     assert list(common.configs) == [c for c, m in zip(evidence.configs, most, strict=True) if m]
     for row in range(len(evidence.rows)):

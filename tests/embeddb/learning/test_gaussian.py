@@ -68,7 +68,7 @@ def test_without_is_the_process_of_the_rest() -> None:
     inputs, gain, row = _samples(8, 10)
     process = GaussianProcess.fit(Measured(inputs, gain, row))
     rest = process.without(row == 3)
-    assert rest.samples == process.samples - 10
+    assert len(rest.tensors["row"]) == len(process.tensors["row"]) - 10
     score = rest.score(inputs.take(row == 3), detailed=1)[0]
     assert np.corrcoef(score, gain[row == 3])[0, 1] > 0.8
     assert not np.allclose(score, process.score(inputs.take(row == 3), detailed=1)[0])

@@ -137,6 +137,11 @@ def test_edge_lists_with_headers_and_separators(
     assert read(tmp_path, "a.csv", text) == pattern(shape, entries)
 
 
+def test_a_header_row_may_end_behind_the_part_in_which_it_is_looked_for(tmp_path: Path) -> None:
+    text = f"# {'x' * 65_526}\nFromNodeId ToNodeId\n0 1\n1 2\n2 0\n"
+    assert read(tmp_path, "a.el", text) == pattern((3, 3), TRIANGLE)
+
+
 REFUSED = [
     ("a.graph", "4 5\n2\n1\n", 1),  # fewer entries than two for each edge
     ("a.graph", "2 1\n2\n1\n3\n", 4),  # more lines than vertices

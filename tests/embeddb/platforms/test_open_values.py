@@ -12,11 +12,12 @@ from click.testing import CliRunner
 
 from embeddb.core.config import Config
 from embeddb.core.errors import PlatformError, SpaceError, StoreError
-from embeddb.cost_model.encoders.nearest import nearest_legal
+from embeddb.cost_model.encoders.nearest import nearest_configs
 from embeddb.cost_model.encoders.own_parameters import Layout
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, load_platform, parse_platform
-from embeddb.platforms.space.space import ConfigSpace, Param
+from embeddb.platforms.space.rules import Param
+from embeddb.platforms.space.space import ConfigSpace
 from embeddb.store import memory_store
 from embeddb.ui.cli.main import cli
 from indexer.embed import embed
@@ -100,7 +101,7 @@ def test_only_listed_values_are_walked_drawn_and_searched() -> None:
 
 def test_another_platforms_new_value_is_not_carried_over() -> None:
     here, there = opened(), opened(tiny("other"))
-    (found,) = nearest_legal(here, there, OP, [Config({"variant": "z"})])
+    ((found,),) = nearest_configs(here, there, OP, [Config({"variant": "z"})])
     assert found.config["variant"] in "abcd"
 
 

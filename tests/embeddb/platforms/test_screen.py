@@ -20,8 +20,10 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.platform import space_of
 from embeddb.platforms.space import quantity
-from embeddb.platforms.space.screen import ConfigTable, screened
-from embeddb.platforms.space.space import ConfigSpace, Param
+from embeddb.platforms.space.quantity import EncodedConfigs
+from embeddb.platforms.space.rules import Param
+from embeddb.platforms.space.screen import screened
+from embeddb.platforms.space.space import ConfigSpace
 
 #: Every kind of parameter, with conditions on sizes, on parameters, and on what comes out of both.
 PARAMS = (
@@ -79,7 +81,7 @@ def shaped(space: ConfigSpace, config: Config) -> bool:
 
 
 def check(space: ConfigSpace, told: Sequence[Config]) -> None:
-    rows, refused = screened(space, ConfigTable(told))
+    rows, refused = screened(space, EncodedConfigs(told))
     assert rows.tolist() == [at for at, config in enumerate(told) if shaped(space, config)]
     one_by_one = {at: space.reason(told[at]) for at in rows.tolist()}
     assert refused == {at: why for at, why in one_by_one.items() if why is not None}

@@ -17,8 +17,8 @@ from embeddb.core.config import Config
 from embeddb.core.errors import SpaceError
 from embeddb.platforms.space import parts as space_parts
 from embeddb.platforms.space.expression import Expression
-from embeddb.platforms.space.rules import MAX_VALUES
-from embeddb.platforms.space.space import ConfigSpace, Param
+from embeddb.platforms.space.rules import MAX_VALUES, Param
+from embeddb.platforms.space.space import ConfigSpace
 
 # --- strategies and the reference ----------------------------------------------------------
 

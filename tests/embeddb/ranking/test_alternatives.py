@@ -28,6 +28,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.explain.deep import deepening, partial_dependence, without_cell
+from embeddb.index.run_matrix import coded
 from embeddb.platforms.platform import parse_platform
 from embeddb.ranking.alternatives import expected_improvement, insight, nearest_run, renewed
 from embeddb.ranking.build import build_query, with_evidence
@@ -36,7 +37,7 @@ from embeddb.ranking.query import Neighbour
 from embeddb.ranking.rankers.base import posterior_of
 from embeddb.ranking.rankers.choose import Rankers
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
-from embeddb.ranking.rankers.order import REACH, coded, error_correlation
+from embeddb.ranking.rankers.order import REACH, error_correlation
 from embeddb.ranking.recommendation import Recommendation
 from indexer.embed import embed
 from tuners.ranking import TransferTuner

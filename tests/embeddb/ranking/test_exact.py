@@ -33,26 +33,28 @@ def variants(platform: Platform) -> list[object]:
 
 
 def test_an_exact_space_has_the_same_digest() -> None:
-    assert declared().digest == tiny().digest == declared().exact(OP).digest
+    assert declared().digest == tiny().digest == declared().restricted(OP, exact=True).digest
 
 
 def test_restrictions_combine() -> None:
-    assert variants(declared().exact(OP)) == ["a", "b", "c"]
+    assert variants(declared().restricted(OP, exact=True)) == ["a", "b", "c"]
     assert variants(declared().restricted(OP, reproducible=True, exact=True)) == ["a", "b"]
     assert variants(declared().restricted(OP)) == variants(tiny())
-    reason = declared().exact(OP).space(OP).reason(Config({"variant": "d"}))
+    reason = declared().restricted(OP, exact=True).space(OP).reason(Config({"variant": "d"}))
     assert reason == "computes at reduced precision"
 
 
 def test_without_a_declaration_every_configuration_is_exact() -> None:
-    assert variants(tiny().exact(OP)) == variants(tiny())
+    assert variants(tiny().restricted(OP, exact=True)) == variants(tiny())
     assert tiny().is_exact(OP, Config({"variant": "d"}))
 
 
 @pytest.mark.parametrize("op", ["spmm:32", "spmm:512", "sddmm:128", "spmv"])
 def test_cuda_has_no_tensor_cores_where_it_is_exact(op: str) -> None:
     parsed = Op.parse(op)
-    space = load_platform("cuda").exact(parsed).space(parsed, Sizes(1000, 1000, 9000))
+    space = (
+        load_platform("cuda").restricted(parsed, exact=True).space(parsed, Sizes(1000, 1000, 9000))
+    )
     assert not [c for c in space.enumerate() if c.get("math", "fp32") != "fp32"]
 
 
@@ -68,7 +70,9 @@ def test_a_meaning_of_reduced_precision_is_declared() -> None:
                     config = Config({**platform.kernel(op).default, parameter: value})
                     assert not platform.is_exact(Op(op), config), (name, text)
     gpu = load_platform("gpu-kernels")
-    exact = {str(config["kernel"]) for config in gpu.exact(OP).space(OP).enumerate()}
+    exact = {
+        str(config["kernel"]) for config in gpu.restricted(OP, exact=True).space(OP).enumerate()
+    }
     assert exact == {"CSR_DIRECT", "RODE_ENHANCED", "ZERO_OVERHEAD_CSR", "CUSPARSE"}
 
 
@@ -80,7 +84,7 @@ def test_a_stored_platform_of_an_older_file_takes_the_built_in_word() -> None:
     older = parse_platform(now.text[:start] + now.text[end:]).at("x")
     assert older.kernel("spmm").inexact is None and older.digest == now.digest
     assert not older.is_exact(OP, Config({"kernel": "TC_DIRECT_TF32"}))
-    kept = {config["kernel"] for config in older.exact(OP).space(OP).enumerate()}
+    kept = {config["kernel"] for config in older.restricted(OP, exact=True).space(OP).enumerate()}
     assert "CSR_DIRECT" in kept and not any("TC_" in str(kernel) for kernel in kept)
     conflict = platform_conflict(older, now.at("x"))
     assert conflict is not None and not conflict.refused
@@ -109,7 +113,9 @@ def test_they_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_built_in_platforms_without_a_statement_have_no_such_kernels() -> None:
     platform = load_platform("cpu")
-    assert all(platform.exact(Op(op)).kernel(Op(op)).inexact == () for op in platform.ops)
+    assert all(
+        platform.restricted(Op(op), exact=True).kernel(Op(op)).inexact == () for op in platform.ops
+    )
 
 
 def test_an_answer_without_them() -> None:

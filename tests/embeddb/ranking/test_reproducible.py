@@ -26,18 +26,20 @@ def declared(line: str = LINE) -> Platform:
 
 def test_what_varies_is_not_part_of_the_digest() -> None:
     assert declared().digest == tiny().digest
-    assert declared().reproducible(OP).digest == tiny().digest
-    assert declared().reproducible(OP) == declared()
+    assert declared().restricted(OP, reproducible=True).digest == tiny().digest
+    assert declared().restricted(OP, reproducible=True) == declared()
 
 
 def test_only_what_is_reproducible_is_legal() -> None:
-    space = declared().reproducible(OP).space(OP)
+    space = declared().restricted(OP, reproducible=True).space(OP)
     assert [c["variant"] for c in space.enumerate()] == ["a", "b"]
     assert space.reason(Config({"variant": "c"})) == "sums in varying order"
     assert space.constraints == ()
     assert space.size() == 2
     assert declared().space(OP).size() == len(VARIANTS)
-    assert declared("varying = []").reproducible(OP).space(OP).size() == len(VARIANTS)
+    assert declared("varying = []").restricted(OP, reproducible=True).space(OP).size() == len(
+        VARIANTS
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_a_wrong_condition_names_its_place(line: str, said: str) -> None:
 
 def test_without_a_declaration_the_error_says_what_is_missing() -> None:
     with pytest.raises(UsageError, match="sum in varying order") as caught:
-        tiny().reproducible(OP)
+        tiny().restricted(OP, reproducible=True)
     assert "`varying = [...]` in the [[space]] of spmm" in (caught.value.hint or "")
 
 
@@ -66,7 +68,9 @@ def test_a_stored_platform_of_an_older_file_takes_the_built_in_word() -> None:
     lines = [x for x in now.text.splitlines() if not x.startswith("varying")]
     older = parse_platform("\n".join(lines)).at("x")
     assert older.kernel("spmm").varying is None
-    space = older.reproducible(Op("spmm", 32)).space(Op("spmm", 32), Sizes(9, 9, 9))
+    space = older.restricted(Op("spmm", 32), reproducible=True).space(
+        Op("spmm", 32), Sizes(9, 9, 9)
+    )
     assert not any(c.get("seams") == "atomic" for c in space.enumerate())
 
 

@@ -67,7 +67,7 @@ def carried(
             np.array([0.1, 0.2, 0.3]),
         ),
         target,
-        nests={nest.id: nest for nest in known},
+        nest_of={nest.id: nest for nest in known}.get,
         space=space_of(here(), OP, target),
         matching=matching,
     )
@@ -87,12 +87,12 @@ def test_a_schedule_follows_the_loops_and_not_the_slots() -> None:
     assert found.gains.tolist() == [[2.0, 1.5]]
     assert found.trust.tolist() == [[1.0, 1.0]]
     assert found.prior.tolist() == [0.3, 0.2]  # their averages where they were measured
-    assert [one.source for one in found.transfers] == [BLOCKS, ROWS]
+    assert [one.source for one in found.transfers] == [dict(BLOCKS), dict(ROWS)]
     assert [(one.config, one.gain) for one in found.transfers] == [
-        (BLOCKS_HERE, 2.0),
-        (ROWS_HERE, 1.5),
+        (dict(BLOCKS_HERE), math.exp(2.0)),
+        (dict(ROWS_HERE), math.exp(1.5)),
     ]
-    pairs = {(p.source, p.target) for one in found.transfers for s in one.steps for p in s.pairs}
+    pairs = {p[:2] for one in found.transfers for step in one.steps for p in step.matched}
     assert pairs == {("i", "i"), ("j", "j"), ("k", "k")}
 
 
@@ -143,7 +143,7 @@ def test_a_neighbour_of_another_depth_is_carried_as_far_as_it_goes() -> None:
     found = carried(vote_of([source], [], [[]]), [source], [[0.0, 1.0, NAN]], target)
     (one,) = found.transfers
     assert one.config["parallel"] == "outer" and "order_3" not in one.config
-    assert space_of(here(), OP, target).reason(one.config) is None
+    assert space_of(here(), OP, target).reason(Config(one.config)) is None
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -13,7 +13,7 @@ from queries import changed
 from embeddb.core.config import Config
 from embeddb.database import Database
 from embeddb.index.answer_index import AnswerIndex
-from embeddb.index.view import well_tried
+from embeddb.index.config_counts import well_tried
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.build import build_query
 from embeddb.ranking.query import Query

@@ -391,7 +391,7 @@ def test_vectors(store: Store) -> None:
     found[IDS[0]][0] = 9  # the caller's own
     assert store.vectors.get("stats", "2", IDS) == store.vectors.get("stat", "s\x001", IDS) == {}
     before = store.generation
-    store.vectors.drop()
+    store.vectors.exchange({}, ())
     assert store.vectors.get("stats", "1", IDS) == {}
     assert store.generation > before
 

@@ -582,7 +582,7 @@ def test_opened_read_only(folder: Path) -> None:
     for write in (
         lambda: add(store, 9),
         lambda: store.notes.put("a", b"b"),
-        lambda: store.vectors.drop(),
+        lambda: store.vectors.exchange({}, ()),
         store.compact,
     ):
         with pytest.raises(StoreReadOnly):

@@ -95,9 +95,9 @@ def test_a_rule(db: Database) -> None:
 
 
 def test_wins_over_scopes_count_a_matrix_once(db: Database) -> None:
-    found = wins(db.store, db.index.scopes())
-    assert found.extent == Extent(PATTERNS, MACHINES, PAIRS)
-    assert sum(found.counts.values()) == PAIRS + 20
+    counts, extent = wins(db.store, db.index.scopes())
+    assert extent == Extent(PATTERNS, MACHINES, PAIRS)
+    assert sum(counts.values()) == PAIRS + 20
 
 
 def test_rows_of_another_operation_are_of_the_same_matrices() -> None:

@@ -112,7 +112,7 @@ def test_a_task_of_which_nothing_was_stored_is_repeated_too(folder: Path) -> Non
     with pytest.raises(KeyboardInterrupt):
         list(campaign.measure(task, Wrong(stop=8), AMONG[task.matrix], options=OPTIONS))
     wrong = sum(m.status == "build" for m in campaign.lines(task).values())
-    assert wrong and campaign.repeat({"build"}) == wrong and campaign.written(task) == 8
+    assert wrong and campaign.repeat({"build"}) == wrong and campaign.outcome(task).lines == 8
     assert len(campaign.lines(task)) == 8 - wrong and campaign.repeat({"build"}) == 0
     assert len(list(campaign.measure(task, LawRunner(), AMONG[task.matrix], options=OPTIONS))) == (
         COUNT - 8 + wrong

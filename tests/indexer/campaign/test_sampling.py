@@ -41,7 +41,6 @@ from indexer.campaign.budget.sampler import (
     Sampler,
     Share,
     additive,
-    by_halves,
     ordered_pairs,
     round_rewards,
 )
@@ -561,6 +560,6 @@ def test_a_seam_for_a_trained_model() -> None:
         seen.append(len(samples))
         return lambda matrix, configs: np.zeros(len(configs))
 
-    one = buyer("ea25", pool(), reward=by_halves(judge))
+    one = buyer("ea25", pool(), judge=judge)
     one.tell([(p, law(p)) for p in one.ask(500)])
     assert seen == [20, 30] and {reward for _, reward in one.rounds[0].rewards} == {0.5}

@@ -119,7 +119,7 @@ def test_the_second_of_two_workers_adds_nothing(folder: Path) -> None:
     assert worked.there == [task.id] and not worked.done
     campaign = Campaign(folder)
     assert {m.context["host"] for m in campaign.lines(task).values()} == {"n2"}
-    assert campaign.written(task) == COUNT and parts(folder) == []
+    assert campaign.outcome(task).lines == COUNT and parts(folder) == []
     assert worker(folder).work([task]).there == [task.id]
 
 
@@ -143,13 +143,13 @@ def test_what_kills_a_process_three_times_is_given_up(folder: Path) -> None:
     campaign = Campaign(folder)
     task = campaign.tasks()[0]
     poison = campaign.wanted(task)[4]
-    text = str(campaign.config(task.op, poison))
+    text = str(campaign.configs[task.op][poison])
     for number in range(3):
         asked = worker(folder, Deadly(poison=text), host=f"n{number}")
         assert in_a_process(asked, [task]) == -signal.SIGKILL
         assert [a.open for a in Attempts(folder).all()] == [poison] * (number + 1)
     assert in_a_process(worker(folder, Deadly(poison=text), host="n3"), [task]) == 0
-    told = Campaign(folder).lines(task)[campaign.config(task.op, poison)]
+    told = Campaign(folder).lines(task)[campaign.configs[task.op][poison]]
     assert told.status == "crash" and told.context[GIVEN_UP] == 3
     assert "3 times, on n0, n1, n2" in told.error
     assert Campaign(folder).progress().statuses["crash"] == 1
@@ -177,7 +177,7 @@ def test_a_program_that_is_killed_leaves_its_point_open(folder: Path) -> None:
 def test_points_that_kill_the_program_do_not_end_a_campaign(folder: Path, which: str) -> None:
     campaign = Campaign(folder)
     task = campaign.tasks()[0]
-    first = {campaign.config(task.op, at) for at in campaign.wanted(task)[:5]}
+    first = {campaign.configs[task.op][at] for at in campaign.wanted(task)[:5]}
     name = campaign.plan.matrices[task.matrix].name
 
     class Killing(LawRunner):
@@ -308,7 +308,7 @@ def test_what_was_begun_here_is_ended_with_its_default_on_the_node(folder: Path)
     assert worker(folder, runner).work([task]).done == [task.id]
     again = default not in campaign.missing(task)
     assert len(runner.asked) == COUNT - 7 + again
-    assert runner.asked[0][2] == str(campaign.config(task.op, default)) or not again
+    assert runner.asked[0][2] == str(campaign.configs[task.op][default]) or not again
     assert not Campaign(folder).missing(task)
     db = Database.in_memory()
     assert go(folder, db, LawRunner()).measured == POINTS

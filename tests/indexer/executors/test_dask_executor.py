@@ -8,9 +8,9 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from queue import Queue
 
 import pytest
 
@@ -85,7 +85,7 @@ def test_killed_workers_lose_nothing(tmp_path: Path, cluster: DaskExecutor) -> N
 
 def test_a_task_that_kills_workers_is_given_up(tmp_path: Path, cluster: DaskExecutor) -> None:
     campaign = script_campaign(tmp_path, 1, configs=3)
-    poison = campaign.config("spmm:8", campaign.wanted(campaign.tasks()[0])[1])
+    poison = campaign.configs["spmm:8"][campaign.wanted(campaign.tasks()[0])[1]]
     text = (tmp_path / "script.sh").read_text()
     words = f"{poison['step']}{poison['mode']}"
     (tmp_path / "script.sh").write_text(f'[ "$1$2" = {words} ] && kill -9 $PPID\n{text}')
@@ -161,13 +161,13 @@ def test_a_late_client_is_closed(
 
     if ended is not None:
 
-        class Stopped(Queue):  # type: ignore[type-arg]
-            def get(self, block: bool = True, timeout: float | None = None) -> object:
+        class Stopped(Future):  # type: ignore[type-arg]
+            def result(self, timeout: float | None = None) -> object:
                 if timeout is not None:
                     raise KeyboardInterrupt
-                return super().get(block)
+                return super().result()
 
-        monkeypatch.setattr("indexer.executors.dask.Queue", Stopped)
+        monkeypatch.setattr("indexer.executors.dask.Future", Stopped)
     with pytest.raises(ended or InputError) as caught:
         _answered(connect, "")
     assert ended or not getattr(caught.value, "hint", "")

@@ -42,7 +42,7 @@ def complete(folder: Path, db: Database, points: int) -> None:
     done = campaign.progress(db.index)
     assert done.measured == done.points == points and done.tasks_stored == done.tasks
     assert db.store.count_runs() == points
-    assert sum(campaign.written(task) for task in campaign.tasks()) == points
+    assert sum(campaign.outcome(task).lines for task in campaign.tasks()) == points
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_a_cancelled_array_is_submitted_again_when_asked(
 
 def test_a_poisoned_point_is_named_and_given_up(tmp_path: Path, node: SlurmNode) -> None:
     campaign = script_campaign(tmp_path, 1, configs=3)
-    poison = campaign.config("spmm:8", campaign.wanted(campaign.tasks()[0])[1])
+    poison = campaign.configs["spmm:8"][campaign.wanted(campaign.tasks()[0])[1]]
     text, words = (tmp_path / "script.sh").read_text(), f"{poison['step']}{poison['mode']}"
     (tmp_path / "script.sh").write_text(f'[ "$1$2" = {words} ] && kill -9 $PPID\n{text}')
     db = Database.in_memory()

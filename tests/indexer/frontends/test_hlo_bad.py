@@ -9,7 +9,7 @@ import pytest
 from hlo_texts import FOLDER, NAMES, PLAIN, entry
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.tensor_graph import TensorGraph
+from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 from indexer.frontends.hlo.files import read_tensors
 from indexer.frontends.hlo.graph import kernels_of, program_of
 from indexer.frontends.hlo.module import read_module
@@ -40,6 +40,12 @@ def read(text: str) -> TensorGraph:
         ([X, "t = (f32[4,8]) tuple(x)", "ROOT y = f32[4,8] get-tuple-element(t), index=1"], "1", 6),
         ([X, "ROOT y = f32[4,8] tanh(x) nothing"], "in place of `, key=value`", 5),
         ([X, "ROOT y = f32[4,8] slice(x), slice={0}"], "slice is written", 5),
+        ([X, "ROOT y = f32[4,8] iota(), iota_dimension="], "iota_dimension has no value", 5),
+        (
+            [X, "t = (f32[4,8]) tuple(x)", "ROOT y = f32[4,8] get-tuple-element(t), index="],
+            "index has no value",
+            6,
+        ),
         (
             [X, "ROOT y = f32[4,8] reduce-window(x, x), window={size=2x2 pad=1_1}"],
             "number of dimensions",
@@ -68,6 +74,19 @@ def test_what_is_wrong_is_told_with_its_line(lines: list[str], reason: str, line
         program_of(read_module(entry(*lines)))
     assert raised.value.line == line
     assert "\n" not in str(raised.value)
+
+
+def test_a_region_of_a_stranger_with_a_bitcast_of_nothing_is_refused() -> None:
+    """A region is a text, which is parsed at printing."""
+    region = "parameter.f32()0 parameter.f32()1 bitcast.f32() => 2"
+    array, number = Shape("f32", (4, 8), (1, 0)), Shape("f32")
+    operations = (
+        Operation("parameter", (array,), (), {"number": 0}),
+        Operation("constant", (number,), (), {"value": "0"}),
+        Operation("reduce", (number,), (0, 1), {"dimensions": (0, 1), "region": region}),
+    )
+    with pytest.raises(TensorError, match="operation 2: a bitcast of nothing"):
+        hlo_text(TensorGraph(operations, (2,)))
 
 
 @pytest.mark.parametrize(

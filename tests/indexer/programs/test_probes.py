@@ -10,7 +10,8 @@ import pytest
 from embeddb.tensors.analysis import FREE, work_of
 from embeddb.tensors.tensor_graph import TensorGraph, is_probe
 from indexer.frontends.hlo.printer import hlo_text
-from indexer.programs.tensors import kernels, probes
+from indexer.programs.tensors import probes, programs
+from indexer.programs.tensors.cutting import distinct_kernels
 from tools.tensor_programs.probes import generate_probes
 
 
@@ -32,7 +33,7 @@ def test_the_generator_writes_the_file_that_ships(made: list[TensorGraph]) -> No
 
 def test_no_figure_is_about_them(made: list[TensorGraph]) -> None:
     assert all(is_probe(one.group) for one in made)
-    assert not any(is_probe(one.group) for one in kernels()[:50])
+    assert not any(is_probe(one.group) for one in distinct_kernels(programs())[:50])
     assert min(Counter(one.group for one in made).values()) >= 15
 
 
@@ -45,5 +46,5 @@ def test_xla_takes_their_text_and_none_is_large(made: list[TensorGraph]) -> None
 
 def test_every_operation_of_our_programs_is_among_them(made: list[TensorGraph]) -> None:
     there = {op.opcode for one in made for op in one.operations}
-    wanted = {op.opcode for one in kernels() for op in one.operations}
+    wanted = {op.opcode for one in distinct_kernels(programs()) for op in one.operations}
     assert wanted - there - FREE - {"clamp", "and", "or", "not"} == set()

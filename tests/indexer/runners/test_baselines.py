@@ -16,6 +16,7 @@ import pytest
 from embeddb.core.config import Op
 from embeddb.core.pattern import Pattern
 from embeddb.kernels import build as cpu_build
+from embeddb.kernels.forms import as_scipy
 from indexer.runners.base import RunOptions
 from indexer.runners.baselines import baselines
 from indexer.runners.baselines import taco as baseline_taco
@@ -171,13 +172,13 @@ def test_a_right_result_is_timed(kernel: str, monkeypatch: pytest.MonkeyPatch) -
     def plain(problem: Problem, threads: int) -> Iterator[Ready]:
         def call() -> Any:
             calls.append(1)
-            a = problem.scipy()
+            a = as_scipy(problem.csr)
             if problem.c is None:
                 problem.out[:] = a @ problem.b
             else:
-                rows = np.repeat(np.arange(a.shape[0]), np.diff(problem.ptr))
-                inner = (problem.c[rows] * problem.b[problem.idx]).sum(axis=1)
-                problem.out[:] = problem.val * inner
+                rows = np.repeat(np.arange(a.shape[0]), np.diff(problem.csr.ptr))
+                inner = (problem.c[rows] * problem.b[problem.csr.idx]).sum(axis=1)
+                problem.out[:] = problem.csr.val * inner
             return problem.out
 
         yield Ready(call, threads, 0.25, 0.5)
@@ -302,9 +303,7 @@ def test_taco_takes_every_schedule() -> None:
 def test_more_than_32_bits_count_is_refused() -> None:
     huge: Any = np.broadcast_to(np.float32(0), (1 << 16, 1 << 16))
     problem = problem_of(job_of("spmm"))
-    large = Problem(
-        "spmm", (1, 1 << 16), problem.ptr, problem.idx, problem.val, huge, None, problem.out, list
-    )
+    large = Problem("spmm", problem.csr, huge, None, problem.out)
     with (
         pytest.raises(Failed, match="32 bits") as caught,
         baseline_taco.prepare(large, 1, schedule="default"),

@@ -23,7 +23,7 @@ from embeddb.dynamics import TABLE_5, Cache, execution_of, profile
 from embeddb.kernels.build import compiler
 from embeddb.platforms.platform import load_platform
 from indexer.runners.counters import sparse
-from indexer.runners.counters.driver import build_program
+from indexer.runners.counters.sparse import build_program
 
 
 def scattered(m: int, n: int, nnz: int) -> Pattern:
@@ -177,7 +177,7 @@ def test_the_program_runs_every_form(kernel: str, tmp_path: Path) -> None:
             continue
         ran.add(config["format"])
         done = subprocess.run(
-            program.command(2), capture_output=True, text=True, timeout=60,
+            [*program, "2"], capture_output=True, text=True, timeout=60,
             env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"},
         )  # fmt: skip
         assert done.returncode == 0, (config, done.stderr[:2000])

@@ -14,7 +14,7 @@ from embeddb.core.errors import UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels.codegen import conversions
-from embeddb.kernels.forms import PADDING, Converter, Form, FormSpec, Refusal
+from embeddb.kernels.forms import PADDING, Converter, Form, FormSpec, Refusal, as_scipy
 from indexer.runners.base import RunOptions
 from indexer.runners.cpu import CpuRunner
 from indexer.runners.cpu_kernels.job import Loaded
@@ -50,7 +50,7 @@ def loaded(kernel: str, pattern: Pattern, **more: Any) -> Loaded:
 
 def reference(job: Loaded) -> Any:
     """The result in double precision, the plain way."""
-    a = job.scipy().toarray().astype(np.float64)
+    a = as_scipy(job.csr).toarray().astype(np.float64)
     b = job.b[: job.n].astype(np.float64)
     if job.c is None:
         return a @ b
@@ -66,6 +66,15 @@ def test_the_expected_result_is_the_kernels(kernel: str, dtype: str) -> None:
     assert job.expected is not None and job.d.dtype == job.expected.dtype == job.b.dtype
     assert np.allclose(job.expected, reference(job), rtol=0, atol=1e-5)
     assert job.wrong(reference(job).astype(job.dtype)) == ""
+
+
+@pytest.mark.parametrize("kernel", ["spmm", "spmv"])
+def test_a_result_that_lacks_rows_is_no_right_one(kernel: str) -> None:
+    job = loaded(kernel, random_pattern())
+    right = reference(job).astype(np.float32)
+    for rows in (0, 1, job.m - 1):
+        with pytest.raises(ValueError, match="reshape"):
+            job.wrong(right[:rows])
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -209,7 +218,7 @@ def test_a_term_lost_in_a_very_long_row_is_seen(kernel: str) -> None:
     right = np.array(job.expected)
     assert not job.wrong(right)
     job.csr.val[np.argmax(np.abs(job.csr.val))] = 0.0
-    assert job.wrong(np.asarray(job.scipy() @ job.b[: job.n])).startswith("row 0 is off by")
+    assert job.wrong(np.asarray(as_scipy(job.csr) @ job.b[: job.n])).startswith("row 0 is off by")
 
 
 def test_scratch_of_no_size_is_no_null_pointer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +230,7 @@ def test_scratch_of_no_size_is_no_null_pointer(monkeypatch: pytest.MonkeyPatch) 
         return {"times_s": [1.0]}, 0
 
     monkeypatch.setattr("indexer.runners.cpu_kernels.worker.timed", timed)
-    monkeypatch.setattr(Worker, "_kernel", lambda self, path: None)
+    monkeypatch.setattr("indexer.runners.cpu_kernels.worker._loaded", lambda path: None)
     worker = Worker()
     worker.job = loaded("spmv", random_pattern((0, 5)))
     worker.converter = Converter("")

@@ -19,11 +19,13 @@ from embeddb.platforms.machines import described, fact_names
 from embeddb.platforms.platform import platform_here
 from indexer.runners.cpu import CpuRunner
 from indexer.runners.cpu_kernels import probe as cpu_probe
-from indexer.runners.harness.worker_process import WorkerProcess
+from indexer.runners.harness.worker_process import WorkerProcess, store_facts, stored_facts
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
 pytestmark = [pytest.mark.gcc, needs_gcc, pytest.mark.usefixtures("kernels")]
 
+#: The version of the probe, by which its figures are stored.
+PROBE = cpu_probe.source(cpu_build.vector_bytes())
 IDENTITY = {"cpu", "compiler", "flags", "kernels", "threads", "wait_policy", "proc_bind"}
 
 
@@ -78,10 +80,10 @@ def test_damaged_facts_are_measured_anew(kernels: Path, monkeypatch: pytest.Monk
     with CpuRunner() as runner:
         identity = {k: runner.platform(threads=3).environment[k] for k in IDENTITY}
     before = set(kernels.glob("*.facts"))
-    told = cpu_probe.store(identity, figures)
+    told = store_facts(identity, PROBE, figures)
     (file,) = set(kernels.glob("*.facts")) - before
     whole = file.read_bytes()
-    assert cpu_probe.stored(identity) == told == dict.fromkeys(cpu_probe.FACTS, "2")
+    assert stored_facts(identity, PROBE) == told == dict.fromkeys(cpu_probe.FACTS, "2")
     assert not list(kernels.glob(".facts-*"))
 
     def probe(self: CpuRunner, threads: int, *, short: bool) -> dict[str, float]:
@@ -92,7 +94,7 @@ def test_damaged_facts_are_measured_anew(kernels: Path, monkeypatch: pytest.Monk
     other = json.dumps({**json.loads(whole), "figures": {"wake_us": 1.0}}).encode()
     for damage in (b"", whole[:50], b"\0" * len(whole), b"[]", b'{"figures": 3}', other):
         file.write_bytes(damage)
-        assert cpu_probe.stored(identity) == {}
+        assert stored_facts(identity, PROBE) == {}
         assert CpuRunner().facts(threads=3).items() >= told.items()
         assert file.read_bytes() == whole
     assert measured == [3] * 6
@@ -103,8 +105,8 @@ def test_where_nothing_can_be_kept_it_is_measured_again(
 ) -> None:
     (tmp_path / "embeddb").write_text("a file where the folder should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cpu_probe.store({"cpu": "x"}, {"wake_us": 7.0}) == {"wake_us": "7"}
-    assert cpu_probe.stored({"cpu": "x"}) == {}
+    assert store_facts({"cpu": "x"}, PROBE, {"wake_us": 7.0}) == {"wake_us": "7"}
+    assert stored_facts({"cpu": "x"}, PROBE) == {}
     with CpuRunner() as runner:
         assert runner.state() == {}, "a state is never worth an error"
 

@@ -19,15 +19,12 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, SpaceError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.plugins import available, load
-from embeddb.core.records import Measurement
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels import codegen as cpu_codegen
-from embeddb.platforms.platform import load_platform
 from embeddb.testing.runners import RunnerContract
 from indexer.runners.base import RunOptions
 from indexer.runners.cpu import CpuRunner
 from indexer.runners.harness.worker_process import WorkerProcess
-from indexer.runners.replay import ReplayRunner
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
 pytestmark = [pytest.mark.gcc, needs_gcc, pytest.mark.usefixtures("kernels")]
@@ -83,25 +80,6 @@ class TestContract(RunnerContract):
     @pytest.fixture
     def configs(self) -> list[Config]:
         return FEW
-
-
-class TestReplayContract(RunnerContract):
-    @pytest.fixture
-    def runner(self) -> ReplayRunner:
-        known = {c: Measurement(times_s=(float(n + 1),)) for n, c in enumerate(FEW)}
-        cpu = load_platform("cpu")
-        return ReplayRunner(lambda _pattern, _op, asked: known.get(asked), platform=cpu)
-
-    @pytest.fixture
-    def options(self) -> RunOptions:
-        return QUICK
-
-    @pytest.fixture
-    def configs(self) -> list[Config]:
-        return FEW
-
-    def test_an_operation_on_something_else_is_an_error(self) -> None:
-        """What was recorded of any operation is replayed."""
 
 
 def test_double_precision_and_threads(shared_runner: CpuRunner) -> None:
@@ -233,7 +211,7 @@ def test_a_worker_killed_between_requests_is_replaced() -> None:
     with CpuRunner() as runner:
         stream = runner.run(pattern, Op("spmm", 4), [DEFAULT, DEFAULT], options=QUICK)
         assert next(stream)[1].ok
-        process = runner._session._process
+        process = runner.session._process
         assert process is not None
         process.kill()
         process.wait()
@@ -245,7 +223,7 @@ def test_ctrl_c_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     pattern = random_pattern((41, 29), 0.2)
     with CpuRunner() as runner:
         assert statuses(runner, pattern, 4, [DEFAULT]) == ["ok"]
-        process = runner._session._process
+        process = runner.session._process
         assert process is not None
         request, timers = WorkerProcess.request, []
 
@@ -280,7 +258,7 @@ runner = CpuRunner()
 options = RunOptions(repeats=1, threads=1, timeout_s=60.0)
 assert next(runner.run(pattern, Op("spmm", 2), [config], options=options))[1].ok
 cpu_codegen.source = lambda v: genuine(v).replace(head, hang)
-print(runner._session._process.pid, flush=True)
+print(runner.session._process.pid, flush=True)
 next(runner.run(pattern, Op("spmm", 2), [config.replace(order="ik1jk0", ktile=8)], options=options))
 """
 
@@ -318,7 +296,7 @@ def _alive(pid: int) -> bool:
 
 
 def test_a_stopped_worker_is_said_and_replaced(shared_runner: CpuRunner) -> None:
-    session = shared_runner._session
+    session = shared_runner.session
     session.ensure()
     assert session._process is not None
     session._process.send_signal(signal.SIGSTOP)

@@ -33,7 +33,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels.codegen import conversions, plan, source
 from embeddb.kernels.forms import Converter, Form, FormSpec
-from indexer.runners.counters.driver import compile_program
+from indexer.runners.counters.sparse import compile_program
 from indexer.runners.cpu_kernels import probe as cpu_probe
 
 pytestmark = [pytest.mark.gcc, pytest.mark.usefixtures("sanitizers")]

@@ -145,7 +145,7 @@ def test_a_failing_kernel_is_a_status(
         runner.prepare(Op("spmm", 8), [ROWS])
         assert measured(runner, "spmm:8", [ROWS])[0].ok, "compiled before the short time limit"
         results = measured(runner, "spmm:8", [ROWS, PIECES, ROWS], timeout_s=2.0)
-        generation = runner._session.generation
+        generation = runner.session.generation
     assert [m.status for m in results] == ["ok", status, "ok"], [m.error for m in results]
     assert said in results[1].error and "\n" not in results[1].error
     assert generation == (2 if fault in ("hang", "fault") else 1)
@@ -166,7 +166,7 @@ def test_max_bytes_bounds_operands_and_formats(shared_runner: CudaRunner) -> Non
     pattern = matrix(200, 200, 0.5)
     (one,) = measured(shared_runner, "spmm:8", [ROWS], pattern, max_bytes=10_000)
     assert one.status == "oom" and "matrix and dense operands need" in one.error
-    need = cuda._bytes(pattern, Op("spmm", 8), QUICK)
+    need = shared_runner._bytes(pattern, Op("spmm", 8), QUICK)
     found = measured(shared_runner, "spmm:8", [PIECES, ROWS], pattern, max_bytes=need + 100)
     assert [m.status for m in found] == ["oom", "ok"] and "the format needs" in found[0].error
 
@@ -247,4 +247,4 @@ def test_without_the_extra_one_clear_line(package: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(cuda, "find_spec", lambda name: None if name == package else name)
     runner = CudaRunner()
     assert f"need {package}: pip install" in str(runner.available())
-    assert runner._session.generation == 0, "no process was started"
+    assert runner.session.generation == 0, "no process was started"

@@ -199,7 +199,7 @@ class TestWorker:
             runner.prepare(SPMM, [PLAIN, TILED])
             stream = runner.run(PATTERN, SPMM, [PLAIN, TILED], options=EASY)
             assert next(stream)[1].ok
-            worker = runner._session._process
+            worker = runner.session._process
             assert worker is not None
             timer = threading.Timer(0.3, worker.kill)
             timer.start()
@@ -245,7 +245,7 @@ def test_a_worker_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, tmp_pa
     with pytest.raises(RunnerUnavailable, match="cannot be started: No such file"):
         session.ensure()
     with CpuRunner() as runner:
-        monkeypatch.setattr(runner._session, "_command", ["/bin/sh", "-c", "exit 1"])
+        monkeypatch.setattr(runner.session, "_command", ["/bin/sh", "-c", "exit 1"])
         monkeypatch.setattr(CpuRunner, "_build", lambda *_: cpu_build.Built(tmp_path, 0.0))
         monkeypatch.setattr(CpuRunner, "available", lambda _: None)
         with pytest.raises(RunnerUnavailable, match=r"cannot take a matrix: .* exit status 1"):

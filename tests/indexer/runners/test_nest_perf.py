@@ -212,12 +212,12 @@ from pathlib import Path
 from counted_nests import copy
 from test_nest_perf import EVENTS, Played
 from embeddb.nests.check import canonical_schedule
-from indexer.runners.nest_code.job import build_all
+from indexer.runners.nest_code.job import MeasuredNest
 from indexer.runners.counters.nest import count
 
 nest = copy(5000)
 schedule = canonical_schedule(nest)
-built = build_all(nest, [schedule], Path(sys.argv[1]))[schedule]
+built = MeasuredNest(nest).build([schedule], Path(sys.argv[1]))[schedule]
 kernel = Played(work=lambda thread, config: 0)
 counts = count(nest, str(built.library), threads=3, kernel=kernel, events=EVENTS[:5])
 threads = {thread for _, _, thread in kernel.opened.values()}

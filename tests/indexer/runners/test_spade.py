@@ -29,7 +29,7 @@ from embeddb.testing.runners import RunnerContract
 from indexer.runners import spade
 from indexer.runners.base import RunOptions
 from indexer.runners.spade import Estimate, Hardware, Model
-from indexer.runners.spade_tiles import Tiling, _touch, natural, similar_first, tiling_of
+from indexer.runners.spade_tiles import Tiling, _touch, similar_first, tiling_of
 
 SPADE = load_platform("spade")
 HARDWARE = Hardware.from_traits(SPADE.traits)
@@ -127,7 +127,7 @@ def test_similar_rows_come_together() -> None:
     assert sorted(order) == list(range(600))
     assert np.array_equal(order, similar_first(shuffled))
     assert _distinct(tiling_of(shuffled, order, 32, 600), shuffled) < 0.3 * _distinct(
-        tiling_of(shuffled, natural(shuffled), 32, 600), shuffled
+        tiling_of(shuffled, np.arange(shuffled.shape[0]), 32, 600), shuffled
     )
     wide = scattered(5, 900, 40)
     assert sorted(similar_first(wide)) == list(range(5))

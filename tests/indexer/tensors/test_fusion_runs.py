@@ -12,11 +12,13 @@ from tensors import dot_add, op, row_sum, softmax
 
 from embeddb.core.config import Op
 from embeddb.core.errors import RunnerUnavailable
+from embeddb.core.records import IN_A_ROW
 from embeddb.database import Database, open_database
 from embeddb.tensors.check import computation
 from embeddb.tensors.edges import edges_of
 from embeddb.tensors.partition import Partition
 from embeddb.tensors.tensor_graph import TensorGraph
+from indexer.runners.base import HARDWARE_S
 from indexer.tensor_runs import CutRuns, FusionJob, FusionRequest
 
 FUSED, FUSION = Op("fused"), Op("fusion")
@@ -168,9 +170,9 @@ def test_a_cut_that_is_measured_anew_times_its_kernels_again(db: Database) -> No
     runner, program = Played(), softmax()
     runs = CutRuns(played(db.index, runner), program)
     single = edges_of(program).single
-    first = runs.measure(single, "one")
-    again = runs.measure(single, "two")
-    anew = runs.measure(single, "three", anew=True, chained=True)
-    assert len(first.fresh) == len(anew.fresh) > 1 and again.fresh == ()
-    assert first.hardware_s > 0 and first.sequential_s is None
-    assert anew.sequential_s == pytest.approx(1.5 * anew.measurement.seconds)
+    first, timed = runs.measure(single, "one")
+    _, again = runs.measure(single, "two")
+    anew, timed_anew = runs.measure(single, "three", anew=True, chained=True)
+    assert len(timed) == len(timed_anew) > 1 and again == []
+    assert float(first.context[HARDWARE_S]) > 0 and IN_A_ROW not in first.context
+    assert anew.context[IN_A_ROW] == pytest.approx(1.5 * anew.seconds)

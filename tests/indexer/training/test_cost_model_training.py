@@ -229,7 +229,7 @@ def test_few_groups_hold_none_out() -> None:
 
 def test_a_network_of_few_groups_is_judged_on_all_its_rows(tmp_path: Path) -> None:
     known, how = samples(matrices=20), quick(epochs=2, few_epochs=2)
-    card, _, judged = costmodel.learned(known, how, None, tmp_path, None)
+    card, _, judged = costmodel.learned(known, how, None, tmp_path)
     assert sorted(row for scores in judged for row in scores) == list(range(20))
     assert len(judged) == 4
     assert len(card["epochs"]) == len(costmodel.curves(tmp_path)) == 1

@@ -21,7 +21,6 @@ from command_line import run_verb
 from embeddb.core.errors import InputError
 from embeddb.core.files import model_file
 from embeddb.featurizers.network.reduction import Reduction
-from indexer.training.curves import read_curve
 from indexer.training.featurizer import dataset
 from indexer.training.featurizer.dataset import Dataset, Recipe, read_dataset
 
@@ -29,7 +28,7 @@ torch = pytest.importorskip("torch")
 
 from embeddb.featurizers.network.networks import build  # noqa: E402
 from indexer.training.featurizer import pretrain as pretraining  # noqa: E402
-from indexer.training.folder import checkpoint_of, curve_of  # noqa: E402
+from indexer.training.folder import checkpoint_of, curve_of, read_curve  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = Reduction(size=16)
@@ -151,12 +150,10 @@ def test_the_loss_is_the_sum_of_two_mean_squared_errors(tmp_path: Path) -> None:
     (batch, *others) = job.batches(1)
     assert len(batch.samples) == 3 and job.steps == 1 + len(others) == 6
     tensor, shapes = pretraining.collate([s.input for s in batch.samples])
-    decoded = model(tensor, shapes)
-    assert decoded.embedding.shape == (3, 16) and decoded.density.shape == (3, 32, 32)
+    shape, density = model(tensor, shapes)
+    assert shape.shape == (3, 3) and density.shape == (3, 32, 32)
     wanted = np.stack([s.density for s in batch.samples])
-    loss = ((decoded.shape - shapes) ** 2).mean() + (
-        (decoded.density - torch.from_numpy(wanted)) ** 2
-    ).mean()
+    loss = ((shape - shapes) ** 2).mean() + ((density - torch.from_numpy(wanted)) ** 2).mean()
     torch.testing.assert_close(job.loss(batch), loss)
     # The validation weighs samples, not batches: 4 samples are batches of 3 and 1.
     with torch.no_grad():

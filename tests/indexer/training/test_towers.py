@@ -74,7 +74,7 @@ def test_configurations_are_found_by_the_inner_product(
     assert own is not None
     for pattern in patterns(2, first=GROUPS + 1):
         learned = learned_part(plug.embed(pattern))
-        score = own.score(learned, CONFIGS)
+        score = own.vectors(CONFIGS) @ np.append(learned, 1.0)
         assert int(score.argmax()) == winner(pattern)
         assert own.best(learned, tiny().space(OP), 1) == [CONFIGS[winner(pattern)]]
 

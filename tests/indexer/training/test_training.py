@@ -15,13 +15,12 @@ import pytest
 
 from embeddb.core.errors import InputError, ModelError
 from embeddb.core.files import model_file
-from indexer.training.curves import read_curve
 
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 
-from indexer.training.folder import checkpoint_of, curve_of, forget  # noqa: E402
+from indexer.training.folder import checkpoint_of, curve_of, forget, read_curve  # noqa: E402
 from indexer.training.trainer import Fitted, Job, Settings, fit  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]

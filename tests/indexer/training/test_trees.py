@@ -370,7 +370,7 @@ def test_what_is_only_judged_leaves_each_row_out_once(count: int, parts: int, se
 
 def test_a_model_of_few_groups_is_judged_on_all_its_rows() -> None:
     known = samples(matrices=20)
-    made, judged = costmodel._grown(known, forest(members=2), None, None)[1:]
+    made, judged = costmodel._grown(known, forest(members=2), None, lambda *_: None)[1:]
     assert sum(len(scores) for scores in judged) == 20
     assert {name.split(".")[1] for name in made if name.startswith("member.")} == {"0", "1"}
 

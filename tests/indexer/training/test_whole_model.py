@@ -171,7 +171,7 @@ def test_it_learns_what_only_the_structure_tells(filled: Path) -> None:
     encoder = Encoder.drawn(settings)
     samples, reader = read(filled, encoder)
     made = train_whole(samples, settings, encoder, reader.structures)
-    vectors, best = made.vectors(reader.structures, samples), 0
+    vectors, best = made.encoder.vectors_of(reader.structures, samples), 0
     for at, row in enumerate(samples.rows):
         part = samples.part(at)
         configs = [samples.configs[c] for c in samples.column[part]]
@@ -226,7 +226,7 @@ def test_two_files_give_the_same_answers(
     read_again = load_whole(file)
     assert read_again.model.card["featurizer"]["name"] == "scnn@tiny-spmm"
     row = samples.rows[0]
-    ours = whole.vectors(reader.structures, samples)[row.pattern_id]
+    ours = whole.encoder.vectors_of(reader.structures, samples)[row.pattern_id]
     plug = Scnn(encoder_file(file), name="scnn@tiny-spmm")
     assert plug.version == read_again.encoder.version
     pattern = next(p for p in patterns(4) if p.id == row.pattern_id)

@@ -145,8 +145,8 @@ def test_choices_among_what_ran_are_shown_where_they_differ(
     rows = json.loads(capsys.readouterr().out)
     answers = next(row for row in rows if row["method"] == "embeddb")
     assert "of_optimum_ran@1" not in answers
-    verb._show("tiny", str(OP), rows)
+    verb._show(str(OP), "tiny", rows)
     assert "ran@1" not in capsys.readouterr().out
     answers |= {"of_optimum_ran@1": 0.5, "of_optimum_ran@5": 0.75}
-    verb._show("tiny", str(OP), rows)
+    verb._show(str(OP), "tiny", rows)
     assert "ran@1" in capsys.readouterr().out

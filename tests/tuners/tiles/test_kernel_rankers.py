@@ -21,7 +21,7 @@ from embeddb.cost_model import Problem
 pytest.importorskip("torch")
 pytest.importorskip("lightgbm")
 
-from tuners.evaluation.kernel_rankers import kernel_rankers
+from tuners.evaluation.learned_rankers import kernel_rankers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,18 +12,9 @@ import click
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.wording import duration, plural
-from embeddb.store import is_database
-from embeddb.ui.cli.arguments import (
-    Number,
-    database_to_fill,
-    families,
-    manifest_option,
-    max_nnz_option,
-    number_option,
-    open_database,
-    runner_option,
-)
-from embeddb.ui.cli.output import Progress, emit, json_option, note, result, say
+from embeddb.ui.cli import option
+from embeddb.ui.cli.arguments import database_to_fill, families, open_database
+from embeddb.ui.cli.output import Progress, emit, note, result, say
 from embeddb.ui.cli.verbs.campaign_run import (
     command_line,
     resume_verb,
@@ -33,14 +23,13 @@ from embeddb.ui.cli.verbs.campaign_run import (
     status_verb,
     work_verb,
 )
-from indexer.starter import STARTER
 
 if TYPE_CHECKING:
     from embeddb.core.pattern import Pattern
     from embeddb.database import Database
     from embeddb.platforms.platform import Platform
     from indexer.campaign.folder import Campaign
-    from indexer.campaign.plan import Matrix, PlanOptions
+    from indexer.campaign.plan import Matrix
 
 #: As in `indexer.campaign.budget`, which a help text must not import.
 STRATEGIES = ("improvement", "ea10", "ea25", "mab25", "binned", "random", "spread", "kmeans")
@@ -52,46 +41,34 @@ _DECIDED = ("configs", "top", "sample", "shared", "grid", "grid_op", "rounds", "
 _SAMPLES = ("shared", "per-matrix")
 
 
-@click.command("plan")
+@option.verb("plan")
 @click.argument("db")
 @click.argument("folder", metavar="DIR")
-@runner_option
-@click.option("--op", "ops", multiple=True, required=True, help="Such as spmm:128; repeatable.")
+@option.runner
+@option.several("--op", "ops", required=True, help="Such as spmm:128; repeatable.")
 @click.option("--matrices", required=True, help="Folder of matrix files.")
-@manifest_option
-@number_option("--configs", default=60, least=2, most=100_000, help="Per matrix.")
-@number_option("--top", default=10, least=0, help="Configurations of the static top-k.")
-@click.option("--sample", default="shared", show_default=True, type=click.Choice(_SAMPLES))
-@click.option(
-    "--shared",
-    default=0,
-    type=click.IntRange(0),
-    help="Configurations shared by all matrices, with --sample per-matrix.",
-)
-@click.option(
-    "--grid", default=0, type=click.IntRange(0), help="Matrices that run every configuration."
-)
-@click.option("--grid-op", default="", help="Operation of --grid.")
-@click.option(
-    "--rounds", type=click.IntRange(1, 1000), help="[default: 2; 1 on a simulated platform]"
-)
-@click.option(
+@option.manifest
+@option.number("--configs", default=60, least=2, most=100_000, help="Per matrix.")
+@option.number("--top", default=10, least=0, help="Configurations of the static top-k.")
+@option.choice("--sample", among=_SAMPLES)
+@option.limit("--shared", help="Configurations shared by all matrices, with --sample per-matrix.")
+@option.limit("--grid", help="Matrices that run every configuration.")
+@option.text("--grid-op", help="Operation of --grid.")
+@option.number("--rounds", least=1, most=1000, help="[default: 2; 1 on a simulated platform]")
+@option.decimal(
     "--repeat-share",
+    within=option.Number(0, 1, min_open=True),
     default=1.0,
-    show_default=True,
-    type=Number(0, 1, min_open=True),
     help="Share of the configurations in rounds after the first.",
 )
-@max_nnz_option
-@click.option("--max-work", default=0, type=click.IntRange(0), help="Largest nnz times width.")
-@number_option("--seed", default=0, least=0)
-@click.option(
+@option.max_nnz
+@option.limit("--max-work", help="Largest nnz times width.")
+@option.number("--seed", default=0, least=0)
+@option.text(
     "--strategy",
-    default="",
     help=f"Sampling strategy: {', '.join(STRATEGIES)}.  [default with --budget: {_USUAL_STRATEGY}]",
 )
-@click.option("--budget", type=click.IntRange(1), help=f"Samples.  [default: {_USUAL_BUDGET}]")
-@json_option
+@option.number("--budget", least=1, help=f"Samples.  [default: {_USUAL_BUDGET}]")
 def plan_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
     """Plan a campaign in DIR for DB (created if missing): every matrix, op, configuration, round.
 
@@ -115,9 +92,9 @@ def plan_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
     from indexer.campaign.run import seconds_seen, surprising_cost
 
     _check_options(options)
-    with _readable(db) as opened, Progress() as progress:
+    with database_to_fill(db, readonly=True) as opened, Progress() as progress:
         platform = opened.platform(options["platform"])
-        campaign, top = _campaign(opened, folder, platform, options, progress)
+        campaign, top = _campaign(opened, Path(folder), platform, options, progress)
         sample_s = seconds_seen(opened.store, platform)
     plan, done, spent = campaign.plan, campaign.progress(), bought(campaign)
     samples = done.points if spent is None else spent.budget
@@ -170,17 +147,6 @@ def _show_plan(document: dict[str, Any], command: str) -> None:
     say(f"run it: {command}")
 
 
-@contextmanager
-def _readable(db: str) -> Iterator[Database]:
-    """The database for reading, or a new one if there is none."""
-    if db == STARTER or is_database(db):
-        with open_database(db, readonly=True) as opened:
-            yield opened
-    else:
-        with database_to_fill(db) as created:
-            yield created
-
-
 def _check_options(options: dict[str, Any]) -> None:
     """Check combinations of options, and set the usual strategy of a budget; for a strategy,
     --max-work becomes a limit on the non-zeros.
@@ -208,42 +174,32 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 def _campaign(
-    db: Database, folder: str, platform: Platform, options: dict[str, Any], progress: Progress
+    db: Database, folder: Path, platform: Platform, options: dict[str, Any], progress: Progress
 ) -> tuple[Campaign, dict[str, list[Config]]]:
     """The campaign in a folder, new or resumed, and the static top-k by op."""
+    from indexer.campaign.budget import growing_plan as growing
+    from indexer.campaign.plan import PlanOptions
     from indexer.campaign.run import plan_campaign
 
-    if options["strategy"]:
-        return _sampled(db, Path(folder), platform, options, progress), {}
-    ops, plan_options = [Op.parse(op) for op in options["ops"]], _plan_options(options)
+    ops, seed = [Op.parse(op) for op in options["ops"]], options["seed"]
+    if strategy := options["strategy"]:
+        wanted = not growing.is_campaign(folder)
+        vectors = growing.PoolVectors(db.index, strategy, wanted=wanted, note=note)
+        pool = _pool(options, progress, seen=vectors)
+        own = {"strategy": strategy, "budget": options["budget"] or _USUAL_BUDGET, "seed": seed}
+        wish = growing.BudgetRequest(platform=platform, op=ops[0], **own)
+        return growing.planned(folder, wish, pool, lambda n: vectors.clusters(n, seed)), {}
     for op in ops:
         platform.space(op)  # fail on a missing op before all files are read
+    names = ("configs", "rounds", "repeat_share", "grid", "max_work", "top", "seed")
+    plan_options = PlanOptions(
+        **{name: options[name] for name in names},
+        shared=options["shared"] if options["sample"] == "per-matrix" else options["configs"],
+        sampled=options["sample"] == "per-matrix",
+        grid_op=str(Op.parse(options["grid_op"])) if options["grid_op"] else "",
+    )
     pool = _pool(options, progress)
-    return plan_campaign(
-        db.index, Path(folder), platform, ops, pool, plan_options, progress=progress
-    )
-
-
-def _sampled(
-    db: Database, folder: Path, platform: Platform, options: dict[str, Any], progress: Progress
-) -> Campaign:
-    from indexer.campaign.budget.growing_plan import (
-        BudgetRequest,
-        PoolVectors,
-        is_campaign,
-        planned,
-    )
-
-    vectors = PoolVectors(db.index, options["strategy"], wanted=not is_campaign(folder), note=note)
-    pool = _pool(options, progress, seen=vectors)
-    wish = BudgetRequest(
-        platform=platform,
-        op=Op.parse(options["ops"][0]),
-        strategy=options["strategy"],
-        budget=options["budget"] or _USUAL_BUDGET,
-        seed=options["seed"],
-    )
-    return planned(folder, wish, pool, lambda count: vectors.clusters(count, options["seed"]))
+    return plan_campaign(db.index, folder, platform, ops, pool, plan_options, progress=progress)
 
 
 def _pool(
@@ -261,22 +217,9 @@ def _pool(
     )
 
 
-def _plan_options(options: dict[str, Any]) -> PlanOptions:
-    from indexer.campaign.plan import PlanOptions
-
-    names = ("configs", "rounds", "repeat_share", "grid", "max_work", "top", "seed")
-    return PlanOptions(
-        **{name: options[name] for name in names},
-        shared=options["shared"] if options["sample"] == "per-matrix" else options["configs"],
-        sampled=options["sample"] == "per-matrix",
-        grid_op=str(Op.parse(options["grid_op"])) if options["grid_op"] else "",
-    )
-
-
-@click.command("collect")
+@option.verb("collect")
 @click.argument("db")
 @click.argument("folder", metavar="DIR")
-@json_option
 def collect_verb(db: str, folder: str, as_json: bool) -> None:
     """Read the results of nodes for the campaign in DIR into DB, each task once.
 

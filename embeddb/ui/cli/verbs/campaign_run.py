@@ -18,16 +18,9 @@ from embeddb.core.errors import InputError, RunnerUnavailable, UsageError
 from embeddb.core.records import STATUSES
 from embeddb.core.wording import duration, plural, share
 from embeddb.platforms.platform import load_platform, parse_platform
-from embeddb.ui.cli.arguments import (
-    Number,
-    number_option,
-    open_database,
-    runner_here,
-    statuses,
-    threads_option,
-    together,
-)
-from embeddb.ui.cli.output import Progress, json_option, note, result, say, table
+from embeddb.ui.cli import option
+from embeddb.ui.cli.arguments import open_database, runner_here, statuses
+from embeddb.ui.cli.output import Progress, note, result, say, table
 
 if TYPE_CHECKING:
     from indexer.campaign.agreement import Agreement
@@ -35,20 +28,18 @@ if TYPE_CHECKING:
     from indexer.campaign.nodes.coordinator import NodesJob, NodesWords
     from indexer.campaign.nodes.submissions import Spread
 
-AGREE_OPTION = click.option(
+AGREE_OPTION = option.decimal(
     "--agree",
+    within=option.Number(-1, 1),
     default=0.9,
-    show_default=True,
-    type=Number(-1, 1),
     help="Spearman correlation below which rounds disagree, near-ties ignored.",
 )
 
 
-@click.command("status")
+@option.verb("status")
 @click.argument("db")
 @click.argument("folder", metavar="DIR")
 @AGREE_OPTION
-@json_option
 def status_verb(db: str, folder: str, agree: float, as_json: bool) -> None:
     """Show progress of the campaign in DIR, outcomes of its measurements, and the rank agreement of
     its rounds.
@@ -60,7 +51,8 @@ def status_verb(db: str, folder: str, agree: float, as_json: bool) -> None:
     from indexer.campaign.folder import Campaign
 
     campaign = Campaign(Path(folder))
-    if _stored_nothing(db, campaign):
+    # `adopt` removes a new database in which nothing was stored.
+    if db and not Path(db).exists() and not campaign.progress().statuses["ok"]:
         note(f"no database at {db} yet: nothing is stored")
         done = campaign.progress()
     else:
@@ -69,15 +61,8 @@ def status_verb(db: str, folder: str, agree: float, as_json: bool) -> None:
     report(campaign, done, agree, as_json=as_json)
 
 
-def _stored_nothing(db: str, campaign: Campaign) -> bool:
-    """True for a missing database where no point ran: `adopt` removes a new one in which nothing
-    was stored."""
-    return bool(db) and not Path(db).exists() and not campaign.progress().statuses["ok"]
-
-
 def report(campaign: Campaign, done: CampaignProgress, agree: float, *, as_json: bool) -> None:
     """Print the progress of a campaign; `campaign run` ends with it."""
-    from embeddb.platforms.platform import parse_platform
     from indexer.campaign.budget.growing_plan import bought
     from indexer.campaign.nodes.submissions import Attempts, spread_of
     from indexer.campaign.run import seconds_spent, surprising_cost
@@ -198,36 +183,31 @@ def _figures(middle: float, low: float) -> str:
 
 def command_line(verb: str, db: str, folder: str, platform: str) -> str:
     """`embeddb campaign VERB DB DIR`, with the platform's file where one was named."""
-    option = ["--platform", platform] if platform else []
-    return shlex.join(["embeddb", "campaign", verb, db, folder, *option])
+    more = ["--platform", platform] if platform else []
+    return shlex.join(["embeddb", "campaign", verb, db, folder, *more])
 
 
 #: Options of a verb whose work other processes or nodes may do.
-executor_options = together(
-    click.option(
-        "--executor", default="", help="local, slurm or dask.  [default: this process measures]"
-    ),
-    click.option("--address", default="", help="Address of Dask's scheduler."),
-    click.option("--script", default="", help="An edited slurm.sh for the executor."),
-    click.option(
+executor_options = option.together(
+    option.text("--executor", help="local, slurm or dask.  [default: this process measures]"),
+    option.text("--address", help="Address of Dask's scheduler."),
+    option.text("--script", help="An edited slurm.sh for the executor."),
+    option.limit(
         "--chunks",
-        default=0,
-        type=click.IntRange(0, 1000),
+        most=1000,
         help="Most jobs of a submission, if the site limits job arrays.  [default: 1000]",
     ),
-    click.option("--no-wait", is_flag=True, help="With an executor: submit and return."),
+    option.flag("--no-wait", help="With an executor: submit and return."),
 )
 
-_platform_option = click.option(
-    "--platform", default="", help="Its TOML file again, if a command measures it."
-)
-_running = together(
+_platform_option = option.text("--platform", help="Its TOML file again, if a command measures it.")
+_running = option.together(
     click.argument("db"),
     click.argument("folder", metavar="DIR"),
     _platform_option,
-    number_option("--repeats", default=5, least=1, most=1000),
-    click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all cores."),
-    number_option(
+    option.number("--repeats", default=5, least=1, most=1000),
+    option.limit("--threads", most=1024, help="0: all cores."),
+    option.number(
         "--settle",
         default=1,
         least=0,
@@ -236,16 +216,13 @@ _running = together(
     ),
     AGREE_OPTION,
     executor_options,
-    click.option("--mixed", is_flag=True, help="With an executor: allow nodes of several kinds."),
-    click.option(
-        "--again", default="", metavar="STATUS,...", help="Repeat failures with these statuses."
-    ),
-    json_option,
+    option.flag("--mixed", help="With an executor: allow nodes of several kinds."),
+    option.text("--again", metavar="STATUS,...", help="Repeat failures with these statuses."),
 )
 _FAILURES = tuple(status for status in STATUSES if status != "ok")
 
 
-@click.command("run")
+@option.verb("run")
 @_running
 def run_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
     """Measure the missing points of the campaign in DIR, into DB.
@@ -260,23 +237,6 @@ def run_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
       embeddb campaign run runs.db camp
       embeddb campaign run runs.db camp --executor slurm
     """
-    _run(db, folder, as_json, options)
-
-
-@click.command("resume")
-@_running
-def resume_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
-    """Continue the campaign in DIR where it stopped; the same as `run`.
-
-    \b
-    Example:
-      embeddb campaign resume runs.db camp
-      embeddb campaign resume runs.db camp --again build,crash
-    """
-    _run(db, folder, as_json, options)
-
-
-def _run(db: str, folder: str, as_json: bool, options: dict[str, Any]) -> None:
     from indexer.campaign.folder import Campaign
     from indexer.campaign.nodes.coordinator import refuse_without_executor
     from indexer.campaign.run import CampaignJob, Settle, run_campaign
@@ -308,6 +268,19 @@ def _run(db: str, folder: str, as_json: bool, options: dict[str, Any]) -> None:
             )
             raise
     report(campaign, done, options["agree"], as_json=as_json)
+
+
+@option.verb("resume")
+@_running
+def resume_verb(**arguments: Any) -> None:
+    """Continue the campaign in DIR where it stopped; the same as `run`.
+
+    \b
+    Example:
+      embeddb campaign resume runs.db camp
+      embeddb campaign resume runs.db camp --again build,crash
+    """
+    click.get_current_context().invoke(run_verb, **arguments)
 
 
 def _on_nodes(
@@ -355,17 +328,14 @@ def note_interrupt(job: NodesJob) -> Iterator[None]:
         raise
 
 
-@click.command("work")
+@option.verb("work")
 @click.argument("folder", metavar="DIR")
-@click.option(
-    "--task", "tasks", multiple=True, metavar="ID", help="Name as in results/; repeatable."
-)
-@click.option("--submission", default=0, type=click.IntRange(0), help="Its number in submit/.")
+@option.several("--task", "tasks", metavar="ID", help="Name as in results/; repeatable.")
+@option.limit("--submission", help="Its number in submit/.")
 @click.option("--chunk", default=-1, type=click.IntRange(-1), help="Chunk of --submission, from 0.")
 @_platform_option
-@number_option("--repeats", default=5, least=1, most=1000)
-@threads_option
-@json_option
+@option.number("--repeats", default=5, least=1, most=1000)
+@option.threads
 def work_verb(folder: str, tasks: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Measure tasks of the campaign in DIR on this node, into DIR alone; no database is opened.
 

@@ -15,7 +15,8 @@ from embeddb.core.errors import EmbeddbError, UsageError
 from embeddb.core.kinds import operations
 from embeddb.platforms.platform import builtin_platforms
 from embeddb.store import Store, open_store
-from embeddb.ui.cli.output import COMPLETING, emit, json_option
+from embeddb.ui.cli import option
+from embeddb.ui.cli.output import COMPLETING, emit
 from indexer.starter import STARTER, starter_place
 
 _INSTALL = {
@@ -68,9 +69,8 @@ _MOST_OFFERED, _MOST_SEEN = 100, 20_000
 _PLAIN = re.compile(r"[A-Za-z0-9_.@:+][A-Za-z0-9_.@:+-]*")
 
 
-@click.command("completion")
+@option.verb("completion")
 @click.argument("shell", metavar="SHELL", type=click.Choice(list(_INSTALL)))
-@json_option
 def completion_verb(shell: str, as_json: bool) -> None:
     """Print the script that lets SHELL complete verbs, options, platforms, operations and names.
 
@@ -118,10 +118,6 @@ class _Words(StringParamType):
         return items + ([CompletionItem(incomplete, type=self._files)] if self._files else [])
 
 
-def _databases(ctx: click.Context, incomplete: str) -> list[str]:
-    return [STARTER]
-
-
 def _platforms(ctx: click.Context, incomplete: str) -> list[str]:
     stored: list[str] = []
     with suppress(EmbeddbError, OSError), closing(_store(ctx)) as store:
@@ -144,10 +140,6 @@ def _patterns(ctx: click.Context, incomplete: str) -> list[str]:
         return sorted(i.name for i in seen if i.name.startswith(incomplete))[:_MOST_OFFERED]
 
 
-def _answers(ctx: click.Context, incomplete: str) -> list[str]:
-    return ["last", *_patterns(ctx, incomplete)]
-
-
 def _store(ctx: click.Context) -> Store:
     """Store of the database named earlier on the line; the starter is not imported for this."""
     # If an option still lacks its value, click leaves the arguments unread.
@@ -158,14 +150,14 @@ def _store(ctx: click.Context) -> Store:
 
 
 _OFFERS: dict[str, Offer] = {
-    "db": _databases,
+    "db": lambda *_: [STARTER],
     "platform": _platforms,
     "op": _ops,
     "matrix": _patterns,
-    "answer": _answers,
+    "answer": lambda ctx, incomplete: ["last", *_patterns(ctx, incomplete)],
 }
 _FILES = {
     **dict.fromkeys(("db", "matrices", "folder"), "dir"),
     **dict.fromkeys(("matrix", "answer", "platform", "runs", "file", "features"), "file"),
-    **dict.fromkeys(("weights", "manifest", "source", "curve", "html", "out", "judged"), "file"),
+    **dict.fromkeys(("weights", "manifest", "source", "curve", "html", "out", "eval_file"), "file"),
 }

@@ -13,8 +13,9 @@ from embeddb.store import SCHEMA
 from embeddb.store.model_files import model_states, register_files, unregistered
 from embeddb.store.models import ModelFacts, facts_of
 from embeddb.store.run_tables import unchecked_runs
+from embeddb.ui.cli import option
 from embeddb.ui.cli.arguments import open_database
-from embeddb.ui.cli.output import Progress, emit, json_option, note, result, say, table, warn
+from embeddb.ui.cli.output import Progress, emit, note, result, say, table, warn
 from embeddb.ui.cli.verbs.db_exchange import (
     copy_verb,
     export_verb,
@@ -26,9 +27,8 @@ from embeddb.ui.cli.verbs.db_exchange import (
 from indexer.coverage import scope_states
 
 
-@click.command("stat")
+@option.verb("stat")
 @click.argument("db")
-@json_option
 def stat_verb(db: str, as_json: bool) -> None:
     """Show the contents of DB and the scopes it can answer.
 
@@ -97,9 +97,8 @@ def _model_lines(model: dict[str, Any] | None) -> list[str]:
     return [f"{named} on {reads}, held out: {figures}"]
 
 
-@click.command("models")
+@option.verb("models")
 @click.argument("db")
-@json_option
 def models_verb(db: str, as_json: bool) -> None:
     """List the models of DB, replaced ones too: training data, cross-validated share of the optimum
     at the first answer, and whether each is in use.
@@ -142,9 +141,8 @@ def _model_row(facts: ModelFacts, state: str) -> tuple[str, ...]:
     return facts.version, state, day, data + by, "; ".join(held_out)
 
 
-@click.command("check")
+@option.verb("check")
 @click.argument("db")
-@json_option
 def check_verb(db: str, as_json: bool) -> int:
     """Read everything in DB and list what is damaged; ends with code 1 if something is.
 
@@ -170,9 +168,8 @@ def check_verb(db: str, as_json: bool) -> int:
     return 1 if problems else 0
 
 
-@click.command("rebuild")
+@option.verb("rebuild")
 @click.argument("db")
-@json_option
 def rebuild_verb(db: str, as_json: bool) -> None:
     """Rebuild everything derived (vectors, indexes) from the runs and patterns of DB, and register
     its model files.
@@ -195,9 +192,8 @@ def rebuild_verb(db: str, as_json: bool) -> None:
     warn(report.problems, len(report.problems))
 
 
-@click.command("compact")
+@option.verb("compact")
 @click.argument("db")
-@json_option
 def compact_verb(db: str, as_json: bool) -> None:
     """Rewrite the data file of DB without free space.
 

@@ -6,7 +6,6 @@ import io
 import shlex
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -17,32 +16,23 @@ import click
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.wording import duration, plural
-from embeddb.store.sources import Source
 from embeddb.store.withdrawn import RunSelection
-from embeddb.ui.cli.arguments import (
-    database_to_fill,
-    only_op_option,
-    only_platform_option,
-    open_database,
-    statuses,
-)
-from embeddb.ui.cli.output import Progress, emit, json_option, note, result, say, table
+from embeddb.ui.cli import option
+from embeddb.ui.cli.arguments import database_to_fill, open_database, statuses
+from embeddb.ui.cli.output import Progress, emit, note, result, say, table
 
 if TYPE_CHECKING:
+    from indexer.exchange.exchange import PushReport
     from indexer.exchange.importer import ImportReport
-    from indexer.exchange.push import PushReport
 
 
-@click.command("export")
+@option.verb("export")
 @click.argument("db")
 @click.argument("file")
-@click.option(
-    "--format", default="", help="jsonl, csv, t4 or c-header.  [default: by FILE's extension]"
-)
-@only_platform_option
-@only_op_option
-@click.option("--brief", is_flag=True, help="JSONL: five quantiles instead of every repeat.")
-@json_option
+@option.text("--format", help="jsonl, csv, t4 or c-header.  [default: by FILE's extension]")
+@option.only_platform
+@option.only_op
+@option.flag("--brief", help="JSONL: five quantiles instead of every repeat.")
 def export_verb(db: str, file: str, as_json: bool, **options: Any) -> None:
     """Write DB to FILE; `-` is stdout. JSONL has every run, but no structures and no answers.
     CSV and T4 name loop nests; their code is written beside FILE, for `index --matrices FOLDER`.
@@ -86,10 +76,9 @@ def export_verb(db: str, file: str, as_json: bool, **options: Any) -> None:
             say(f"the code of its nests written to {beside}")
 
 
-@click.command("import")
+@option.verb("import")
 @click.argument("db")
 @click.argument("file")
-@json_option
 def import_verb(db: str, file: str, as_json: bool) -> None:
     """Read an export FILE (JSONL, perhaps .gz) into DB (created if missing), and embed it.
 
@@ -113,10 +102,9 @@ def import_verb(db: str, file: str, as_json: bool) -> None:
         say(f"  rejected records with reasons: {report.rejects_file}")
 
 
-@click.command("copy")
+@option.verb("copy")
 @click.argument("source")
 @click.argument("db")
-@json_option
 def copy_verb(source: str, db: str, as_json: bool) -> None:
     """Make DB a full copy of SOURCE: runs, structures, answers, models. Each is a folder or a
     database on a server. The same command continues an interrupted copy.
@@ -140,14 +128,11 @@ def copy_verb(source: str, db: str, as_json: bool) -> None:
     say(f"  {report.written:,} rows written, {report.removed:,} removed")
 
 
-@click.command("push")
+@option.verb("push")
 @click.argument("source")
 @click.argument("db")
-@only_platform_option
-@click.option(
-    "--as", "name", default="", metavar="NAME", help="Name of the source.  [default: user@host]"
-)
-@json_option
+@option.only_platform
+@option.text("--as", "name", metavar="NAME", help="Name of the source.  [default: user@host]")
 def push_verb(source: str, db: str, platform: str, name: str, as_json: bool) -> None:
     """Add the runs that were measured or indexed in SOURCE to the team's database DB.
 
@@ -159,7 +144,7 @@ def push_verb(source: str, db: str, platform: str, name: str, as_json: bool) -> 
       embeddb db push runs.db postgresql://db.example.org/team --platform cpu
     """
     from indexer.embed import embed
-    from indexer.exchange.push import push
+    from indexer.exchange.exchange import push
 
     with (
         open_database(source, readonly=True) as own,
@@ -192,9 +177,8 @@ def _show_moved(what: str, report: ImportReport | PushReport, place: str, db: st
         say(f"  {report.contradicting:,}  conflict with rows stored {place}, which are kept")
 
 
-@click.command("sources")
+@option.verb("sources")
 @click.argument("db")
-@json_option
 def sources_verb(db: str, as_json: bool) -> None:
     """List the sources that pushed runs into DB: machines, times, counts, and withdrawn runs.
 
@@ -206,7 +190,23 @@ def sources_verb(db: str, as_json: bool) -> None:
         entries = opened.store.sources.entries()
         withdrawn = opened.store.sources.withdrawn() if entries else {}
         place = opened.store.place
-    documents = [_document(source, withdrawn) for source in entries]
+    documents: list[dict[str, Any]] = []
+    for source in entries:
+        pushes = sorted(source.pushes, key=lambda push: push.when)
+        documents.append(
+            {
+                "source": source.name,
+                "runs": sum(push.added for push in pushes),
+                "withdrawn": withdrawn.get(source.number, 0),
+                "duplicates": sum(push.duplicates for push in pushes),
+                "against": sum(push.against for push in pushes),
+                "platforms": sorted({name for push in pushes for name in push.platforms}),
+                "pushes": [
+                    {"when": p.when, "user": p.user, "host": p.host, "added": p.added}
+                    for p in pushes
+                ],
+            }
+        )
     if as_json:
         emit({"database": place, "sources": documents})
         return
@@ -215,45 +215,27 @@ def sources_verb(db: str, as_json: bool) -> None:
         return
     rows = []
     for one in documents:
-        pushes = one["pushes"]
-        last = time.strftime("%Y-%m-%d %H:%M", time.localtime(pushes[-1]["when"]))
-        places = ", ".join(sorted({f"{push['user']}@{push['host']}" for push in pushes}))
-        counts = (one["runs"], one["withdrawn"], one["duplicates"], len(pushes))
+        sent = one["pushes"]
+        last = time.strftime("%Y-%m-%d %H:%M", time.localtime(sent[-1]["when"]))
+        places = ", ".join(sorted({f"{push['user']}@{push['host']}" for push in sent}))
+        counts = (one["runs"], one["withdrawn"], one["duplicates"], len(sent))
         rows.append((one["source"], *counts, last, places))
     table(("source", "runs", "withdrawn", "duplicates", "pushes", "last", "from"), rows)
-
-
-def _document(source: Source, withdrawn: Mapping[int, int]) -> dict[str, Any]:
-    pushes = sorted(source.pushes, key=lambda push: push.when)
-    return {
-        "source": source.name,
-        "runs": sum(push.added for push in pushes),
-        "withdrawn": withdrawn.get(source.number, 0),
-        "duplicates": sum(push.duplicates for push in pushes),
-        "against": sum(push.against for push in pushes),
-        "platforms": sorted({name for push in pushes for name in push.platforms}),
-        "pushes": [
-            {"when": p.when, "user": p.user, "host": p.host, "added": p.added} for p in pushes
-        ],
-    }
 
 
 _WHICH = "name --platform, --op, --status, --campaign, --since, --source"
 
 
-@click.command("withdraw")
+@option.verb("withdraw")
 @click.argument("db")
-@only_platform_option
-@click.option("--op", default="", help="Only this operation.")
-@click.option("--status", default="", metavar="STATUS,...", help="Only runs with this status.")
-@click.option(
-    "--campaign", default="", help="Only runs stored by it: an id, measure, calibrate or query."
-)
-@click.option("--since", default="", metavar="TIME", help="Only runs since then: 2026-05-01T14:00.")
-@click.option("--source", default="", metavar="NAME", help="Only runs that this source pushed.")
-@click.option("--undo", is_flag=True, help="Restore withdrawn runs.")
-@click.option("--yes", is_flag=True, help="Do it; otherwise only list the selected runs.")
-@json_option
+@option.only_platform
+@option.text("--op", help="Only this operation.")
+@option.text("--status", metavar="STATUS,...", help="Only runs with this status.")
+@option.text("--campaign", help="Only runs stored by it: an id, measure, calibrate or query.")
+@option.text("--since", metavar="TIME", help="Only runs since then: 2026-05-01T14:00.")
+@option.text("--source", metavar="NAME", help="Only runs that this source pushed.")
+@option.flag("--undo", help="Restore withdrawn runs.")
+@option.flag("--yes", help="Do it; otherwise only list the selected runs.")
 def withdraw_verb(db: str, as_json: bool, undo: bool, yes: bool, **options: str) -> None:
     """Withdraw runs of DB: from answers, evidence, figures and exports.
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import EmbeddbError, NothingFound, UsageError
+from embeddb.core.errors import EmbeddbError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.wording import size
 from embeddb.core.workload import matrices_only
 from embeddb.platforms.platform import load_platform
-from embeddb.ui.cli.arguments import op_option, open_database, threads_option
-from embeddb.ui.cli.output import emit, json_option, note, say, table
+from embeddb.ui.cli import option
+from embeddb.ui.cli.arguments import open_database, whole
+from embeddb.ui.cli.output import emit, note, say, table
 
 if TYPE_CHECKING:
     from embeddb.dynamics import Cache, Dynamics
@@ -24,18 +25,15 @@ if TYPE_CHECKING:
 _WARM = "values of {} are those of a call with warm caches, simulated ones those of a cold call"
 
 
-@click.command()
+@option.verb()
 @click.argument("matrix")
-@click.option("--db", default="", help="Database that has MATRIX, if it is no file.")
-@click.option("--platform", default="cpu", show_default=True, help="A platform with a loop nest.")
-@op_option
-@click.option(
-    "--config", default="", metavar="A=1,B=2", help="Configuration instead of the default."
-)
-@threads_option
-@click.option("--cachegrind", is_flag=True, help="Also simulate the compiled kernel (valgrind).")
-@click.option("--perf", is_flag=True, help="Also read the processor's counters (perf).")
-@json_option
+@option.text("--db", help="Database that has MATRIX, if it is no file.")
+@option.text("--platform", default="cpu", help="A platform with a loop nest.")
+@option.op
+@option.text("--config", metavar="A=1,B=2", help="Configuration instead of the default.")
+@option.threads
+@option.flag("--cachegrind", help="Also simulate the compiled kernel (valgrind).")
+@option.flag("--perf", help="Also read the processor's counters (perf).")
 def dynamics_verb(matrix: str, as_json: bool, **options: Any) -> None:
     """Dynamic features of one op on MATRIX: traffic, reuse of dense rows, balance of threads.
 
@@ -65,7 +63,6 @@ def dynamics_verb(matrix: str, as_json: bool, **options: Any) -> None:
     for tool in ("cachegrind", "perf"):
         if options[tool]:
             dynamics = _counted(dynamics, tool, (pattern, op, config), caches, threads)
-    document = _document(dynamics, caches)
     head = {
         "pattern_id": pattern.id,
         "name": pattern.name,
@@ -75,7 +72,7 @@ def dynamics_verb(matrix: str, as_json: bool, **options: Any) -> None:
         "threads": how.threads,
     }
     if as_json:
-        emit({**head, **document})
+        emit({**head, **_document(dynamics, caches)})
     else:
         _show(head, dynamics, caches)
 
@@ -86,13 +83,7 @@ def _pattern(text: str, db: str) -> Pattern:
 
         return read_pattern(text)
     with open_database(db, readonly=True) as opened:
-        info = opened.find(text, kind="matrix")
-        pattern = info if isinstance(info, Pattern) else opened.store.structure(info.id)
-    if pattern is None:
-        raise NothingFound(
-            f"{text}: its structure is not in the database", hint="give the matrix file"
-        )
-    return pattern
+        return whole(opened, opened.find(text, kind="matrix"), Pattern)
 
 
 def _counted(
@@ -119,6 +110,15 @@ def _counted(
 
 
 def _document(dynamics: Dynamics, caches: tuple[Cache, ...]) -> dict[str, Any]:
+    """`over_threads` are statistics of each counter that was simulated thread by thread."""
+    from embeddb.dynamics import TABLE_5
+    from embeddb.nests.counters import STATISTICS
+
+    over_threads = {
+        event: dict(zip(STATISTICS, row, strict=True))
+        for event, row in zip(TABLE_5, dynamics.over_threads().table.tolist(), strict=True)
+        if not math.isnan(row[0])
+    }
     return {
         "caches": [asdict(cache) for cache in caches],
         "counters": {name: asdict(c) for name, c in dynamics.counters.items()},
@@ -127,21 +127,8 @@ def _document(dynamics: Dynamics, caches: tuple[Cache, ...]) -> dict[str, Any]:
         "reuse": asdict(dynamics.reuse),
         "vector": dynamics.vector().tolist(),
         "mask": dynamics.mask().tolist(),
-        "over_threads": _over_threads(dynamics),
+        "over_threads": over_threads,
         "notes": list(dynamics.notes),
-    }
-
-
-def _over_threads(dynamics: Dynamics) -> dict[str, dict[str, float]]:
-    """Statistics over the threads of each counter that was simulated thread by thread."""
-    from embeddb.dynamics import TABLE_5
-    from embeddb.nests.counters import STATISTICS
-
-    statistics = dynamics.over_threads()
-    return {
-        event: dict(zip(STATISTICS, row, strict=True))
-        for event, row in zip(TABLE_5, statistics.table.tolist(), strict=True)
-        if not math.isnan(row[0])
     }
 
 

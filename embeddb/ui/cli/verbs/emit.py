@@ -13,34 +13,26 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, NothingFound, UsageError
 from embeddb.core.wording import factor, plural
 from embeddb.tensors.tensor_graph import KINDS, TensorGraph
-from embeddb.ui.cli import output
-from embeddb.ui.cli.arguments import number_option, op_option, open_database
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli import option, output
+from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.output import Progress, emit, note, say, table
 
 if TYPE_CHECKING:
     from embeddb.database import Database
     from embeddb.emit.emit import Manifest
-    from tuners.rule.rule import Rule
 
 
-@click.command("emit")
+@option.verb("emit")
 @click.argument("db")
 @click.argument("answer", default="")
 @click.option("-o", "--out", "place", required=True, metavar="DIR", help="Folder to write.")
-@click.option(
-    "--config", default="", metavar="TEXT", help="Emit this configuration instead of an answer."
-)
+@option.text("--config", metavar="TEXT", help="Emit this configuration instead of an answer.")
 @click.option(
     "--pack", type=click.IntRange(1, 12), metavar="N", help="Emit up to N kernels and a rule."
 )
-@click.option(
-    "--op", default="", metavar="OP", help="Of --config and --pack, such as spmm:64 or spmv:f64."
-)
-@click.option(
-    "--platform", default="", metavar="P", help="Of --config and --pack: cuda, cpu@INSTANCE."
-)
-@click.option("--prefix", default="", metavar="NAME", help="Prefix of C names.")
-@json_option
+@option.text("--op", metavar="OP", help="Of --config and --pack, such as spmm:64 or spmv:f64.")
+@option.text("--platform", metavar="P", help="Of --config and --pack: cuda, cpu@INSTANCE.")
+@option.text("--prefix", metavar="NAME", help="Prefix of C names.")
 def emit_verb(
     db: str, answer: str, place: str, *, prefix: str, as_json: bool, **options: Any
 ) -> None:
@@ -91,26 +83,18 @@ def emit_verb(
 def _of_op(db: str, place: str, prefix: str, options: Mapping[str, Any]) -> Manifest:
     from embeddb.emit.emit import emit_config, emit_pack
 
-    op, platform = Op.parse(options["op"]), options["platform"] or "cpu"
+    op, how = Op.parse(options["op"]), {"platform": options["platform"] or "cpu", "prefix": prefix}
     if options["config"]:
-        config = Config.parse(options["config"])
-        return emit_config(config, op, place, platform=platform, prefix=prefix)
-    most = options["pack"]
+        return emit_config(Config.parse(options["config"]), op, place, **how)
     with open_database(db, readonly=True) as opened, Progress() as progress:
-        return emit_pack(
-            opened.index,
-            op,
-            place,
-            platform=platform,
-            most=most,
-            prefix=prefix,
-            progress=progress,
-        )
+        return emit_pack(opened.index, op, place, most=options["pack"], progress=progress, **how)
 
 
 def _of_answer(db: Database, answer: str, place: str, prefix: str) -> Manifest:
     """Emit a stored answer. Raises: NothingFound for a workload that is known by name only."""
     from embeddb.emit.emit import emit_answer, emit_tensor
+    from indexer.library import every_content
+    from indexer.resolve import is_file
 
     recommendation = db.recommendation(answer, note=lambda line: note(f"warning: {line}"))
     if Op.parse(recommendation.op).kind not in KINDS:
@@ -122,9 +106,11 @@ def _of_answer(db: Database, answer: str, place: str, prefix: str) -> Manifest:
             first = f"cuSPARSE ({Config(recommendation.best)}) is ranked first"
             note(f"{first}: the best of our own kernels is written")
         return manifest
-    subject = db.store.tensor(recommendation.pattern_id) or _in_file(
-        answer, recommendation.pattern_id
-    )
+    subject = db.store.tensor(recommendation.pattern_id)
+    in_file = every_content(answer) if subject is None and is_file(answer) else []
+    for one in in_file:
+        if isinstance(one, TensorGraph) and one.id == recommendation.pattern_id:
+            subject = one
     if subject is None:
         reason = f"the workload of answer {recommendation.id} is not in the database"
         hint = "name its file instead of the answer, or add it with `embeddb kernel import`"
@@ -132,27 +118,17 @@ def _of_answer(db: Database, answer: str, place: str, prefix: str) -> Manifest:
     return emit_tensor(subject, recommendation, place, prefix=prefix)
 
 
-def _in_file(text: str, id: str) -> TensorGraph | None:
-    """The kernel or program with this id in a file, if the text names a file."""
-    from indexer.library import every_content
-    from indexer.resolve import is_file
-
-    contents = every_content(text) if is_file(text) else []
-    return next((one for one in contents if isinstance(one, TensorGraph) and one.id == id), None)
-
-
 # -- export ----------------------------------------------------------------------------------------
 
 
-@click.command("rule")
+@option.verb("rule")
 @click.argument("db")
 @click.option("-o", "--out", required=True, metavar="FILE", help="Header to write.")
 @click.option(
     "--platform", required=True, help="One instance, or all machines of a portable platform."
 )
-@op_option
-@number_option("--configs", default=12, least=1, most=64, help="Most to use.")
-@json_option
+@option.op
+@option.number("--configs", default=12, least=1, most=64, help="Most to use.")
 def rule_verb(db: str, out: str, platform: str, op: str, configs: int, as_json: bool) -> None:
     """Write a C header that chooses among a few configurations, learned from the runs in DB.
 
@@ -179,11 +155,7 @@ def rule_verb(db: str, out: str, platform: str, op: str, configs: int, as_json: 
         raise InputError(f"cannot be written: {e.strerror}", where=out) from None
     if as_json:
         emit({"file": out, **rule.document()})
-    else:
-        _show(rule, out)
-
-
-def _show(rule: Rule, out: str) -> None:
+        return
     many = plural(rule.patterns, "matrix", "matrices")
     say(f"{rule.op} on {rule.platform}: {plural(len(rule.configs), 'configuration')}, learned from")
     say(f"{many} in {plural(rule.groups, 'group')}, written to {out}")

@@ -11,27 +11,28 @@ import click
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
 from embeddb.core.wording import factor, many_of, share
-from embeddb.ui.cli.arguments import featurizer_option, only_op_option, open_database, threads
-from embeddb.ui.cli.output import Progress, emit, figure, json_option, note, say, table
+from embeddb.ui.cli import option
+from embeddb.ui.cli.arguments import open_database, threads
+from embeddb.ui.cli.output import Progress, emit, figure, note, say, table
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from embeddb.database import Database
-    from tuners.evaluation.figures import Fit
+    from tuners.evaluation.across import AcrossRow
+    from tuners.evaluation.figures import EvalRow, Fit
 
 
-@click.command("eval")
+@option.verb("eval")
 @click.argument("db")
-@click.option("--platform", default="", help="Only this platform.")
-@only_op_option
-@featurizer_option
-@click.option("--seeds", default=3, show_default=True, type=click.IntRange(1, 1000))
-@click.option("--learned", is_flag=True, help="Also train and evaluate cost models; slow.")
-@click.option("--tuner", "tuners", multiple=True, help="Also evaluate this tuner; repeatable.")
-@click.option("--across", is_flag=True, help="Hold out whole machines instead.")
-@json_option
+@option.text("--platform", help="Only this platform.")
+@option.only_op
+@option.featurizer
+@option.number("--seeds", default=3, least=1, most=1000)
+@option.flag("--learned", help="Also train and evaluate cost models; slow.")
+@option.several("--tuner", "tuners", help="Also evaluate this tuner; repeatable.")
+@option.flag("--across", help="Hold out whole machines instead.")
 def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **options: Any) -> None:
     """Evaluate the answers of DB against measurements, beside the baselines.
 
@@ -69,38 +70,38 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **opti
       embeddb eval runs.db --op spmm:128 --tuner mine --tuner random
       embeddb eval starter --platform cpu --op spmm:128 --featurizer scnn
     """
-    evaluated = _across if options["across"] else _held_out
-    evaluated(db, platform, op, seeds, as_json, options)
-
-
-def _across(
-    db: str, platform: str, op: str, seeds: int, as_json: bool, options: Mapping[str, Any]
-) -> None:
-    from tuners.evaluation.across import evaluate_across
     from tuners.evaluation.bench import measured_scopes
 
-    if options["learned"]:
-        raise UsageError("--across does not go with --learned")
-    if options["tuners"]:
-        raise UsageError("--across does not go with --tuner")
+    across = options["across"]
+    for other in ("learned", "tuners") if across else ():
+        if options[other]:
+            raise UsageError(f"--across does not go with --{other.removesuffix('s')}")
+    if op and not across and not Op.parse(op).traits.tunable:
+        hint = "`embeddb train kernels DB --task fused` evaluates predictions of their seconds"
+        raise UsageError("fused kernels have no configurations to choose from", hint=hint)
     with open_database(db, readonly=True) as opened, Progress() as progress:
-        opened = _by_featurizer(opened, options)
-        name, _, instance = platform.partition("@")
-        rows = evaluate_across(
-            opened.index,
-            scopes=measured_scopes(opened.index, name, Op.parse(op) if op else None),
-            instances=[platform] if instance else (),
-            seeds=tuple(range(seeds)),
-            progress=progress,
-        )
+        if options["featurizer"]:
+            opened = opened.by_featurizer(options["featurizer"])
+        wanted = Op.parse(op) if op else None
+        name, _, instance = platform.partition("@") if across else (platform, "", "")
+        scopes, tried = measured_scopes(opened.index, name, wanted), tuple(range(seeds))
+        rows: Sequence[AcrossRow | EvalRow]
+        if across:
+            from tuners.evaluation.across import evaluate_across
+
+            only = [platform] if instance else ()
+            rows = evaluate_across(
+                opened.index, scopes=scopes, instances=only, seeds=tried, progress=progress
+            )
+        else:
+            rows = _held_out(opened, scopes, tried, options, progress)
     documents = [row.document() for row in rows]
     if as_json:
         emit(documents)
         return
-    for (what, left_out), rows_of_scope in groupby(
-        documents, key=lambda d: (d["op"], d["instance"])
-    ):
-        _show_across(what, left_out, list(rows_of_scope))
+    show, place = (_show_across, "instance") if across else (_show, "platform")
+    for (what, where), of_scope in groupby(documents, key=lambda d: (d["op"], d[place])):
+        show(what, where, list(of_scope))
 
 
 def _show_across(what: str, instance: str, rows: list[dict[str, Any]]) -> None:
@@ -128,51 +129,37 @@ def _show_across(what: str, instance: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _held_out(
-    db: str, platform: str, op: str, seeds: int, as_json: bool, options: Mapping[str, Any]
-) -> None:
-    from tuners.evaluation.bench import measured_scopes
+    db: Database,
+    scopes: Sequence[tuple[Op, str]],
+    seeds: Sequence[int],
+    options: Mapping[str, Any],
+    progress: Progress,
+) -> Sequence[EvalRow]:
     from tuners.evaluation.evaluate import EvalOptions, evaluate
     from tuners.evaluation.learned_rankers import learned_rankers
 
-    if op and not Op.parse(op).traits.tunable:
-        hint = "`embeddb train kernels DB --task fused` evaluates predictions of their seconds"
-        raise UsageError("fused kernels have no configurations to choose from", hint=hint)
     learned = options["learned"]
-    rankers = learned_rankers() if learned else {}
+    rankers = learned_rankers() | _tile_rankers(db, scopes) if learned else {}
     # Networks this small gain nothing from a second thread, and lose much where a core is busy.
-    count = 1 if learned else 0
-    with open_database(db, readonly=True) as opened, Progress() as progress, threads(count):
-        opened = _by_featurizer(opened, options)
-        scopes = measured_scopes(opened.index, platform, Op.parse(op) if op else None)
-        if learned:
-            rankers |= _tile_rankers(opened, scopes)
+    with threads(1 if learned else 0):
         rows = evaluate(
-            opened.index,
-            EvalOptions(seeds=tuple(range(seeds)), tuners=options["tuners"]),
+            db.index,
+            EvalOptions(seeds=seeds, tuners=options["tuners"]),
             scopes=scopes,
             progress=progress,
             rankers=rankers,
             note=note,
         )
-    documents = [row.document() for row in rows]
     judged = {(r.op, name) for r in rows for name in (r.platform, r.platform.partition("@")[0])}
     for left in [(str(o), s) for o, s in scopes if (str(o), s) not in judged]:
         many = many_of(Op.parse(left[0]).kind)
         note(f"{left[0]} on {left[1]}: not evaluated: too few {many} with a measured default")
-    if as_json:
-        emit(documents)
-        return
-    for (where, what), rows_of_scope in groupby(documents, key=lambda d: (d["platform"], d["op"])):
-        _show(where, what, list(rows_of_scope))
-
-
-def _by_featurizer(db: Database, options: Mapping[str, Any]) -> Database:
-    return db.by_featurizer(options["featurizer"]) if options["featurizer"] else db
+    return rows
 
 
 def _tile_rankers(db: Database, scopes: Sequence[tuple[Op, str]]) -> dict[str, Fit]:
     """Rankers trained on tiles of kernels, if there are any."""
-    from tuners.evaluation.kernel_rankers import kernel_rankers
+    from tuners.evaluation.learned_rankers import kernel_rankers
 
     tile_scopes = [(op, scope) for op, scope in scopes if op.name == "tile"]
     if not tile_scopes:
@@ -184,7 +171,7 @@ def _tile_rankers(db: Database, scopes: Sequence[tuple[Op, str]]) -> dict[str, F
     return kernel_rankers(db.store.tensor, vectors)
 
 
-def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
+def _show(what: str, where: str, rows: list[dict[str, Any]]) -> None:
     simulated = ", simulated" if rows[0].get("simulated") else ""
     many = many_of(Op.parse(what).kind)
     among = f", each query among {rows[0]['configs_per_matrix']:,} configurations (median)"
@@ -219,7 +206,13 @@ def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
         ],
         indent="  ",
     )
-    _show_steps([row for row in rows if "of_optimum@2" in row])
+    if stepped := [row for row in rows if "of_optimum@2" in row]:
+        from tuners.evaluation.bench import STEPS
+
+        say("  share of the optimum after this many measurements:")
+        shares = [[figure(row[f"of_optimum@{k}"]) for k in STEPS] for row in stepped]
+        lines = [(row["method"], *own) for row, own in zip(stepped, shares, strict=True)]
+        table(("tuner", *map(str, STEPS)), lines, indent="  ")
     say()
 
 
@@ -227,15 +220,3 @@ def _named(row: Mapping[str, Any], matrices: int, many: str) -> str:
     """The method, with the number of its matrices if it has figures of fewer than the others."""
     fewer = row["matrices"] < matrices
     return f"{row['method']} ({row['matrices']} {many})" if fewer else str(row["method"])
-
-
-def _show_steps(rows: list[dict[str, Any]]) -> None:
-    """Share of the optimum of the named tuners after 1, 2, 5 and 10 measurements."""
-    if not rows:
-        return
-    from tuners.evaluation.bench import STEPS
-
-    say("  share of the optimum after this many measurements:")
-    figures = [[figure(row[f"of_optimum@{k}"]) for k in STEPS] for row in rows]
-    lines = [(row["method"], *shares) for row, shares in zip(rows, figures, strict=True)]
-    table(("tuner", *map(str, STEPS)), lines, indent="  ")

@@ -11,7 +11,8 @@ import click
 from embeddb.core.errors import UsageError
 from embeddb.core.wording import plural
 from embeddb.database import Database
-from embeddb.ui.cli.arguments import database_to_fill, number_option, open_database
+from embeddb.ui.cli import option
+from embeddb.ui.cli.arguments import database_to_fill, open_database
 from embeddb.ui.cli.logs import (
     accepted,
     platform_of_logs,
@@ -21,20 +22,18 @@ from embeddb.ui.cli.logs import (
     refuse_foreign_folder,
     show_file,
 )
-from embeddb.ui.cli.output import Progress, emit, json_option, note, result, say, table, warn
+from embeddb.ui.cli.output import Progress, emit, note, result, say, table, warn
 from embeddb.ui.cli.verbs.db import show_states
 from indexer.starter import STARTER
 
 if TYPE_CHECKING:
-    from indexer.clusters import PatternCluster
     from indexer.index_runs import IndexReport
 
 
-@click.command()
+@option.verb()
 @click.argument("db")
 @click.argument("runs", nargs=-1, required=True)
 @reading_options
-@json_option
 def index_verb(db: str, runs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Turn run logs RUNS into a database DB that answers queries, in one step.
 
@@ -91,9 +90,8 @@ def _show(report: IndexReport) -> None:
         say(f"try: {report.example}")
 
 
-@click.command()
+@option.verb()
 @click.argument("db")
-@json_option
 def init_verb(db: str, as_json: bool) -> None:
     """Create an empty database DB: a folder, or tables on a server (`postgresql://host/name`).
 
@@ -108,11 +106,10 @@ def init_verb(db: str, as_json: bool) -> None:
     result(document, f"created {db}; fill it with `embeddb index {db} RUNS --platform P`", as_json)
 
 
-@click.command()
+@option.verb()
 @click.argument("db")
 @click.argument("file")
 @reading_options
-@json_option
 def ingest_verb(db: str, file: str, as_json: bool, **options: Any) -> None:
     """Read one run log FILE into DB; `embed`, or the next query, updates the indexes.
 
@@ -152,16 +149,11 @@ def ingest_verb(db: str, file: str, as_json: bool, **options: Any) -> None:
     refuse_foreign_folder([report])
 
 
-@click.command()
+@option.verb()
 @click.argument("db")
-@click.option("--again", is_flag=True, help="Recompute everything derived.")
-@click.option(
-    "--weights", default="", metavar="FILE", help="Weights of `scnn` to use for DB from now on."
-)
-@click.option(
-    "--featurizer", default="", metavar="NAME", help="Also embed by `dynamics` from now on."
-)
-@json_option
+@option.flag("--again", help="Recompute everything derived.")
+@option.text("--weights", metavar="FILE", help="Weights of `scnn` to use for DB from now on.")
+@option.text("--featurizer", metavar="NAME", help="Also embed by `dynamics` from now on.")
 def embed_verb(db: str, again: bool, weights: str, featurizer: str, as_json: bool) -> None:
     """Compute missing vectors of DB and refresh its indexes.
 
@@ -199,16 +191,11 @@ def embed_verb(db: str, again: bool, weights: str, featurizer: str, as_json: boo
 _USUAL = 10
 
 
-@click.command()
+@option.verb()
 @click.argument("db")
-@click.option(
-    "--featurizer", default="", help="[default: scnn if it has vectors of 90 %, else another]"
-)
-@click.option(
-    "-k", "count", type=click.IntRange(min=1), help=f"Clusters.  [default: at most {_USUAL}]"
-)
-@number_option("--seed", default=0, least=0)
-@json_option
+@option.text("--featurizer", help="[default: scnn if it has vectors of 90 %, else another]")
+@option.number("-k", "count", least=1, help=f"Clusters.  [default: at most {_USUAL}]")
+@option.number("--seed", default=0, least=0)
 def clusters_verb(db: str, featurizer: str, count: int | None, seed: int, as_json: bool) -> None:
     """Group the patterns of DB by their vectors, with one representative of each group.
 
@@ -224,7 +211,18 @@ def clusters_verb(db: str, featurizer: str, count: int | None, seed: int, as_jso
 
     with open_database(db, readonly=True) as opened:
         clustering = cluster_patterns(opened.index, featurizer=featurizer, count=count, seed=seed)
-    clusters = [_document(number, each) for number, each in enumerate(clustering.clusters, 1)]
+    clusters = [
+        {
+            "cluster": number,
+            "size": len(cluster.members),
+            "groups": cluster.groups,
+            "spread": cluster.spread,
+            "pattern_id": cluster.members[0].id,
+            "name": cluster.members[0].name,
+            "members": [info.id for info in cluster.members],
+        }
+        for number, cluster in enumerate(clustering.clusters, 1)
+    ]
     if as_json:
         head = {"database": db, "featurizer": clustering.featurizer, "version": clustering.version}
         counts = {"patterns": clustering.patterns, "without_vector": clustering.without_vector}
@@ -238,15 +236,3 @@ def clusters_verb(db: str, featurizer: str, count: int | None, seed: int, as_jso
     say(f"{plural(clustering.patterns, 'pattern')} by {clustering.featurizer} {clustering.version}")
     if clustering.without_vector:
         say(f"{plural(clustering.without_vector, 'pattern')} without a vector left out")
-
-
-def _document(number: int, cluster: PatternCluster) -> dict[str, Any]:
-    return {
-        "cluster": number,
-        "size": len(cluster.members),
-        "groups": cluster.groups,
-        "spread": cluster.spread,
-        "pattern_id": cluster.representative.id,
-        "name": cluster.representative.name,
-        "members": [info.id for info in cluster.members],
-    }

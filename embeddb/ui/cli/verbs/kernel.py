@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -22,14 +22,14 @@ from embeddb.ranking.kernel_prediction import FusedSeconds, fused_seconds_of
 from embeddb.tensors.analysis import operation_work, work_of
 from embeddb.tensors.tensor_graph import KINDS, TensorGraph, is_probe
 from embeddb.tensors.tensor_text import tensor_text
+from embeddb.ui.cli import option
 from embeddb.ui.cli.arguments import (
     database_to_fill,
     machine_here,
-    number_option,
     open_database,
     resolve_workloads,
 )
-from embeddb.ui.cli.output import Progress, emit, json_option, note, note_some, say, table
+from embeddb.ui.cli.output import Progress, emit, note, note_some, say, table
 from embeddb.ui.cli.workload_text import (
     MOST_NOTES,
     added_document,
@@ -39,29 +39,18 @@ from embeddb.ui.cli.workload_text import (
     time_of,
 )
 
-if TYPE_CHECKING:
-    from indexer.add import Added
-
-
 #: Imported computations shown, and notes.
 _MOST_ROWS, _MOST_NOTES = 40, 20
 
 
-@click.command("import")
+@option.verb("import")
 @click.argument("db")
 @click.argument("files", nargs=-1, metavar="FILE|FOLDER...")
-@click.option(
-    "--kind", default="", type=click.Choice(["", *KINDS]), help="Import modules as this kind."
-)
-@click.option(
-    "--group", default="", help="Model family of new computations.  [default: the module]"
-)
-@click.option(
-    "--ours", is_flag=True, help="Also the programs that ship with embeddb, of many model families."
-)
-@click.option("--probes", is_flag=True, help="Also synthetic kernels for training.")
-@click.option("--cut", is_flag=True, help="Also the kernels that programs are cut into.")
-@json_option
+@option.choice("--kind", among=["", *KINDS], help="Import modules as this kind.")
+@option.text("--group", help="Model family of new computations.  [default: the module]")
+@option.flag("--ours", help="Also the programs that ship with embeddb, of many model families.")
+@option.flag("--probes", help="Also synthetic kernels for training.")
+@option.flag("--cut", help="Also the kernels that programs are cut into.")
 def import_verb(db: str, files: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Import the tensor kernels and programs of FILES into DB (created if missing).
 
@@ -95,28 +84,18 @@ def import_verb(db: str, files: tuple[str, ...], as_json: bool, **options: Any) 
         tensors += distinct_kernels(one for one in tensors if one.kind == "program")
     with database_to_fill(db) as opened, Progress() as progress:
         done = add_coded(opened.index, tensors, progress=progress)
-    notes += _unchanged_groups(done.stored, tensors, options["group"])
+    group = options["group"]
+    requested = {one.id for one in tensors if group and one.group == group}
+    if others := [one for one in done.stored if one.id in requested and one.group != group]:
+        names = ", ".join(f"{one.name} in {one.group}" for one in others[:3])
+        names += ", ..." if len(others) > 3 else ""
+        notes.append(
+            f"--group is for new kernels; {len(others):,} stored before keep theirs: {names}"
+        )
     note_some(notes, _MOST_NOTES, "and {:,} more notes: --json has them all")
     if as_json:
         emit({**added_document(db, done, _import_document), "notes": notes})
-    else:
-        _show_import(db, done)
-
-
-def _unchanged_groups(
-    stored: list[TensorGraph], imported: list[TensorGraph], group: str
-) -> list[str]:
-    """A note if stored kernels keep a group other than --group."""
-    requested = {one.id for one in imported if group and one.group == group}
-    others = [one for one in stored if one.id in requested and one.group != group]
-    if not others:
-        return []
-    names = ", ".join(f"{one.name} in {one.group}" for one in others[:3])
-    more = ", ..." if len(others) > 3 else ""
-    return [f"--group is for new kernels; {len(others):,} stored before keep theirs: {names}{more}"]
-
-
-def _show_import(db: str, done: Added[TensorGraph]) -> None:
+        return
     states = [(one, "added") for one in done.added] + [(one, "known") for one in done.stored]
     rows = [(one.name, one.kind, str(one.sizes), one.id, word) for one, word in states]
     table(("name", "kind", "sizes", "id", ""), rows[:_MOST_ROWS])
@@ -166,7 +145,7 @@ def _import_document(computation: TensorGraph) -> dict[str, object]:
 _MOST_OPERATIONS, _MOST_WORDS = 200, 60
 
 
-@click.command("show")
+@option.verb("show")
 @click.argument("place", metavar="DB|FILE")
 @click.argument("name", default="")
 @click.option(
@@ -176,13 +155,11 @@ _MOST_OPERATIONS, _MOST_WORDS = 200, 60
     type=click.Choice(["graph", "json", "hlo"]),
     help="Output format.",
 )
-@click.option(
+@option.choice(
     "--kind",
-    default="",
-    type=click.Choice(["", *KINDS]),
+    among=["", *KINDS],
     help="Read a module as this kind; in DB, show the one of this kind.",
 )
-@json_option
 def show_verb(place: str, name: str, form: str, kind: str, as_json: bool) -> None:
     """Show the operations of a kernel or a program, with the work of each: NAME (or id) in DB or in
     a FILE; a single one needs no name. DB alone lists its contents. For a kernel in DB also its
@@ -212,7 +189,17 @@ def show_verb(place: str, name: str, form: str, kind: str, as_json: bool) -> Non
     else:
         computation, took = _of_database(place, name, kind)
     if as_json:
-        emit(_document(computation, took))
+        work = work_of(computation)
+        counts = ("flops", "transcendentals", "bytes_read", "bytes_written")
+        emit(
+            {
+                **_import_document(computation),
+                **{name: getattr(work, name) for name in counts},
+                "operations": _rows(computation),
+                "seconds": [asdict(one) for one in took],
+                "tensor": json.loads(tensor_text(computation)),
+            }
+        )
     elif form == "json":
         say(tensor_text(computation).decode())
     elif form == "hlo":
@@ -297,20 +284,6 @@ def _rows(computation: TensorGraph) -> list[dict[str, Any]]:
     return rows
 
 
-def _document(computation: TensorGraph, took: list[FusedSeconds]) -> dict[str, Any]:
-    work = work_of(computation)
-    return {
-        **_import_document(computation),
-        "flops": work.flops,
-        "transcendentals": work.transcendentals,
-        "bytes_read": work.bytes_read,
-        "bytes_written": work.bytes_written,
-        "operations": _rows(computation),
-        "seconds": [asdict(one) for one in took],
-        "tensor": json.loads(tensor_text(computation)),
-    }
-
-
 def _show(computation: TensorGraph, took: list[FusedSeconds]) -> None:
     work = work_of(computation)
     say(
@@ -393,17 +366,16 @@ def _fusions(
 _PLATFORMS = {"tile": "tile-cpu", "fused": "xla-cpu", "fusion": "xla-cpu"}
 
 
-@click.command("measure")
+@option.verb("measure")
 @click.argument("db")
 @click.argument("names", nargs=-1, metavar="[NAME...]")
-@click.option("--op", "op", default="tile", show_default=True, type=click.Choice([*_PLATFORMS]))
-@click.option("--platform", default="", help="tile-cpu, or xla-cpu for fused and fusion.")
-@number_option("--tiles", default=80, least=1, most=100_000)
-@number_option("--rounds", default=2, least=1, most=100)
-@number_option("--cuts", default=60, least=0, most=100_000)
-@number_option("--repeats", default=2, least=1, most=1000)
+@option.choice("--op", "op", among=[*_PLATFORMS])
+@option.text("--platform", help="tile-cpu, or xla-cpu for fused and fusion.")
+@option.number("--tiles", default=80, least=1, most=100_000)
+@option.number("--rounds", default=2, least=1, most=100)
+@option.number("--cuts", default=60, least=0, most=100_000)
+@option.number("--repeats", default=2, least=1, most=1000)
 @click.option("--seed", default=0, show_default=True, help="Seed of the sampled tiles and cuts.")
-@json_option
 def measure_verb(db: str, names: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Measure the tensor kernels or programs in DB on this machine, on one thread.
 

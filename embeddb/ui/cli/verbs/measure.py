@@ -10,61 +10,48 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import InputError, NothingFound, UsageError
+from embeddb.core.errors import InputError, UsageError
 from embeddb.core.kinds import operation_of
-from embeddb.core.records import WorkloadInfo
 from embeddb.core.server_url import is_server_url
 from embeddb.core.wording import duration, factor, plural, share
+from embeddb.ui.cli import option
 from embeddb.ui.cli.arguments import (
-    Number,
     database_to_fill,
     families,
     machine_here,
-    manifest_option,
-    max_nnz_option,
-    number_option,
-    op_option,
     open_database,
-    program_options,
     resolve_workloads,
     runner_here,
-    runner_option,
-    threads_option,
+    whole,
 )
-from embeddb.ui.cli.output import Progress, emit, figure, json_option, note, say, table, warn
+from embeddb.ui.cli.output import Progress, emit, figure, note, say, table, warn
 from embeddb.ui.cli.verbs.campaign_run import executor_options, nodes_words, note_interrupt
 
 if TYPE_CHECKING:
-    from embeddb.core.workload import Workload
-    from embeddb.database import Database
-    from embeddb.platforms.platform import Platform
     from indexer.adopt import AdoptedOp
-    from indexer.calibrate import CalibrationRequest
     from indexer.calibration.report import CalibrationReport
 
 #: Rows of the printed table; `--json` has all.
 _SHOWN = 10
 
 
-@click.command()
+@option.verb()
 @click.argument("db")
 @click.argument("matrices", nargs=-1, required=True, metavar="MATRIX...")
-@runner_option
-@op_option
-@number_option("--configs", default=10, least=1, most=100_000)
-@click.option(
+@option.runner
+@option.op
+@option.number("--configs", default=10, least=1, most=100_000)
+@option.several(
     "--config",
     "configurations",
-    multiple=True,
     metavar="A=1,B=2",
     help="Run this one instead of a sample; repeatable.",
 )
-@number_option("--repeats", default=5, least=1, most=1000)
-@click.option("--baselines", is_flag=True, help="Time scipy, torch, numba, MKL and taco too.")
-@threads_option
-@program_options()
+@option.number("--repeats", default=5, least=1, most=1000)
+@option.flag("--baselines", help="Time scipy, torch, numba, MKL and taco too.")
+@option.threads
+@option.programs()
 @click.option("--seed", default=0, show_default=True, help="Seed of the sample and the order.")
-@json_option
 def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Run the default and other configurations of each MATRIX on this machine, into DB.
 
@@ -96,8 +83,8 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **options: A
             for subject in resolve_workloads(
                 opened, text, request.op, options["defines"], options["index_matrix"]
             ):
-                whole = _whole(opened, subject)
-                documents.append(measure_sample(machine, request, whole, progress).document())
+                workload: Any = whole(opened, subject, object)
+                documents.append(measure_sample(machine, request, workload, progress).document())
             if request.baselines and not has_baselines(machine):
                 note(f"no baselines: {machine.here.name} has none")
     if as_json:
@@ -105,28 +92,11 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **options: A
     else:
         for document in documents:
             _show(document, drawn=not options["configurations"])
-    _refuse_if_nothing_ran(documents)
-
-
-def _refuse_if_nothing_ran(documents: Sequence[dict[str, Any]]) -> None:
-    """Raises: InputError if every configuration of every matrix failed."""
     failures = [failure for document in documents for failure in document["failures"]]
     count = sum(failure["configs"] for failure in failures)
     if failures and count == sum(len(document["configs"]) for document in documents):
-        raise InputError(
-            f"nothing ran: {plural(count, 'configuration')} failed",
-            where=documents[0]["platform"],
-        )
-
-
-def _whole(db: Database, subject: Workload | WorkloadInfo) -> Workload:
-    workload = db.store.workload(subject.id) if isinstance(subject, WorkloadInfo) else subject
-    if workload is None:
-        raise NothingFound(
-            f"{subject.name}: its structure is not in the database, which measuring needs",
-            hint="give the file",
-        )
-    return workload
+        what = f"nothing ran: {plural(count, 'configuration')} failed"
+        raise InputError(what, where=documents[0]["platform"])
 
 
 def _show(document: dict[str, Any], *, drawn: bool) -> None:
@@ -165,24 +135,20 @@ def _show(document: dict[str, Any], *, drawn: bool) -> None:
 _WIDTH = 32
 
 
-@click.command("adopt")
+@option.verb("adopt")
 @click.argument("db")
 @click.option("--platform", required=True, help="A TOML file (or name) with a runner.")
 @click.option("--matrices", required=True, help="Folder of matrix files.")
-@click.option(
+@option.several(
     "--op",
     "ops",
-    multiple=True,
     help=f"Such as spmm:128; repeatable.  [default: every kernel, {_WIDTH} dense columns]",
 )
-@number_option("--samples", default=500, least=1, help="Of each operation.")
-@manifest_option
-@max_nnz_option
-@number_option("--seed", default=0, least=0)
-@click.option(
-    "--campaign", default="", metavar="DIR", help="Folder of the measurements.  [default: DB.adopt]"
-)
-@json_option
+@option.number("--samples", default=500, least=1, help="Of each operation.")
+@option.manifest
+@option.max_nnz
+@option.number("--seed", default=0, least=0)
+@option.text("--campaign", metavar="DIR", help="Folder of the measurements.  [default: DB.adopt]")
 def adopt_verb(db: str, as_json: bool, **options: Any) -> None:
     """Measure a new platform, learn from it, and report what to expect of answers for it.
 
@@ -234,11 +200,17 @@ def adopt_verb(db: str, as_json: bool, **options: Any) -> None:
 
 def _show_adopted(adopted: AdoptedOp, requested: int) -> None:
     document = adopted.document()
+    measured, learned, from_what = adopted.statuses.total(), adopted.curve[-1].samples, ""
+    if learned > measured:
+        from_what = f"{learned:,}, with other runs in the database (`measure`, `query`)"
+    elif learned < measured:
+        from_what = f"{learned:,}, without matrices on which nothing can be compared"
     failed = f", {document['failed']:,} of which failed" if document["failed"] else ""
     say()
     say(
         f"{adopted.op}: {plural(document['samples'], 'sample')}{failed}, on "
-        f"{plural(adopted.matrices, 'matrix', 'matrices')}{_learned_from(adopted)}"
+        f"{plural(adopted.matrices, 'matrix', 'matrices')}"
+        + (f"; learned from {from_what}" if from_what else "")
     )
     if requested < document["samples"]:
         say(f"--samples {requested} is less than were measured before: all of them count")
@@ -250,28 +222,14 @@ def _show_adopted(adopted: AdoptedOp, requested: int) -> None:
     say(f"expected gain of the first choice over the default: {factor(adopted.gain)}")
     steps = ", ".join(f"{p.share:.3f} from {p.samples:,}" for p in adopted.curve)
     say(f"learning curve (at 1): {steps} samples")
-    say(_outlook(adopted))
-
-
-def _learned_from(adopted: AdoptedOp) -> str:
-    """The number of samples to learn from, where it is not that of the campaign."""
-    learned, measured = adopted.curve[-1].samples, adopted.statuses.total()
-    if learned > measured:
-        return f"; learned from {learned:,}, with other runs in the database (`measure`, `query`)"
-    if learned < measured:
-        return f"; learned from {learned:,}, without matrices on which nothing can be compared"
-    return ""
-
-
-def _outlook(adopted: AdoptedOp) -> str:
-    further = adopted.document()["further"]
+    further, what = document["further"], "no gain can be shown, the last doubling gave less than "
     if further["at_most"] is None:
-        what = "no gain can be shown, the last doubling gave less than its standard error"
+        what += "its standard error"
     else:
         what = f"at most about +{further['at_most']:.3f} at 1, if a doubling gives no more than "
         what += "the last"
     last = f"{adopted.difference:+.3f} +- {adopted.error:.3f}"
-    return f"{further['samples']} more samples: {what} ({last})"
+    say(f"{further['samples']} more samples: {what} ({last})")
 
 
 # -- calibrate -------------------------------------------------------------------------------------
@@ -280,26 +238,20 @@ def _outlook(adopted: AdoptedOp) -> str:
 _NAMED = 5
 
 
-@click.command()
+@option.verb()
 @click.argument("db")
-@click.option("--platform", default="cpu", show_default=True, help="A platform with a runner.")
-@click.option(
-    "--op", "ops", multiple=True, help="Such as spmm:32; repeatable.  [default: all ops in DB]"
-)
-@click.option(
+@option.text("--platform", default="cpu", help="A platform with a runner.")
+@option.several("--op", "ops", help="Such as spmm:32; repeatable.  [default: all ops in DB]")
+@option.decimal(
     "--minutes",
+    within=option.Number(0, 24 * 60, min_open=True),
     default=5.0,
-    show_default=True,
-    type=Number(0, 24 * 60, min_open=True),
     help="Time budget, report included.",
 )
-@click.option("--matrices", default="", help="Folder of matrix files.  [default: generated ones]")
-@threads_option
+@option.text("--matrices", help="Folder of matrix files.  [default: generated ones]")
+@option.threads
 @executor_options
-@click.option(
-    "--campaign", default="", metavar="DIR", help="With an executor: a folder shared by the nodes."
-)
-@json_option
+@option.text("--campaign", metavar="DIR", help="With an executor: a folder shared by the nodes.")
 def calibrate_verb(db: str, as_json: bool, **options: Any) -> None:
     """Measure for some minutes how this machine differs from others, to correct answers for it.
 
@@ -318,7 +270,13 @@ def calibrate_verb(db: str, as_json: bool, **options: Any) -> None:
       embeddb calibrate runs.db --op spmm:128 --executor slurm --campaign camp
     """
     from indexer.calibrate import Calibration, CalibrationRequest, measured_ops
-    from indexer.campaign.nodes.coordinator import refuse_without_executor
+    from indexer.calibration.on_nodes import NodesCalibration, calibrated
+    from indexer.campaign.nodes.coordinator import (
+        named_on_nodes,
+        nodes_job,
+        refuse_without_executor,
+    )
+    from indexer.executors.base import Effort
 
     refuse_without_executor(options)
     if bool(options["executor"]) != bool(options["campaign"]):
@@ -334,7 +292,17 @@ def calibrate_verb(db: str, as_json: bool, **options: Any) -> None:
         wish = CalibrationRequest(ops, 60.0 * options["minutes"], options["threads"])
         folder = Path(options["matrices"]) if options["matrices"] else None
         if options["executor"]:
-            report = _on_nodes(opened, platform, wish, folder, options, progress)
+            wanted = NodesCalibration(
+                opened.index, platform, wish, Path(options["campaign"]), progress=progress
+            )
+            campaign, named = wanted.planned(folder), named_on_nodes(options["platform"])
+            how = (Effort(threads=wish.threads, platform=named), nodes_words(options))
+            # With --no-wait, the report is of what they have measured so far.
+            with (
+                nodes_job(campaign, opened.index, *how, progress=progress, note=note) as job,
+                note_interrupt(job),
+            ):
+                report = calibrated(wanted, job)
         else:
             runner, _ = runner_here(platform, options["threads"])
             report = Calibration(opened.index, runner, wish, progress=progress).run(folder)
@@ -348,31 +316,6 @@ def calibrate_verb(db: str, as_json: bool, **options: Any) -> None:
             say(f"to continue: {_again(db, platform.name, options)}")
         if not report.indexed:
             say(f"when there is time: {shlex.join(['embeddb', 'embed', db])}")
-
-
-def _on_nodes(
-    db: Database,
-    platform: Platform,
-    wish: CalibrationRequest,
-    folder: Path | None,
-    options: dict[str, Any],
-    progress: Progress,
-) -> CalibrationReport:
-    """The report of a calibration on nodes; with --no-wait, as far as they have measured."""
-    from indexer.calibration.on_nodes import NodesCalibration, calibrated
-    from indexer.campaign.nodes.coordinator import named_on_nodes, nodes_job
-    from indexer.executors.base import Effort
-
-    where = Path(options["campaign"])
-    wanted = NodesCalibration(db.index, platform, wish, where, progress=progress)
-    campaign = wanted.planned(folder)
-    effort = Effort(threads=wish.threads, platform=named_on_nodes(options["platform"]))
-    words = nodes_words(options)
-    with (
-        nodes_job(campaign, db.index, effort, words, progress=progress, note=note) as job,
-        note_interrupt(job),
-    ):
-        return calibrated(wanted, job)
 
 
 def _again(db: str, platform: str, options: dict[str, Any]) -> str:

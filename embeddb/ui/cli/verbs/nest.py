@@ -20,18 +20,16 @@ from embeddb.nests.nest import Nest, iterations
 from embeddb.nests.nest_text import nest_text
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.platform import load_platform, space_of
+from embeddb.ui.cli import option
 from embeddb.ui.cli.arguments import (
     database_to_fill,
     defined,
     extracted,
     machine_here,
-    number_option,
     open_database,
-    program_options,
     read_matrices,
-    threads_option,
 )
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli.output import Progress, emit, note, say, table
 from embeddb.ui.cli.workload_text import (
     added_document,
     array_rows,
@@ -42,22 +40,12 @@ from embeddb.ui.cli.workload_text import (
 )
 
 
-@click.command("import")
+@option.verb("import")
 @click.argument("db")
 @click.argument("files", nargs=-1)
-@click.option(
-    "--dace", "dace", multiple=True, metavar="PROGRAM.py", help="Run it and read its DaCe graphs."
-)
-@program_options(several=True)
-@json_option
-def import_verb(
-    db: str,
-    files: tuple[str, ...],
-    defines: tuple[str, ...],
-    dace: tuple[str, ...],
-    index_matrix: tuple[str, ...],
-    as_json: bool,
-) -> None:
+@option.several("--dace", "dace", metavar="PROGRAM.py", help="Run it and read its DaCe graphs.")
+@option.programs(several=True)
+def import_verb(db: str, files: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Import the loop nests of FILES into DB (created if missing).
 
     A file is C with #pragma scop (.c), a graph of DaCe (.sdfg) or nests written by embeddb (.json).
@@ -73,7 +61,7 @@ def import_verb(
     """
     from indexer.add import add_coded
 
-    nests, notes, lines = _read(files, dace, defines, index_matrix)
+    nests, notes, lines = _read(files, options)
     with database_to_fill(db) as opened, Progress() as progress:
         done = add_coded(opened.index, nests, progress=progress)
     for line in notes:
@@ -94,19 +82,17 @@ def import_verb(
 
 
 def _read(
-    files: tuple[str, ...],
-    dace: tuple[str, ...],
-    defines: tuple[str, ...],
-    index_matrix: tuple[str, ...],
+    files: tuple[str, ...], options: Mapping[str, Any]
 ) -> tuple[list[Nest], list[str], dict[str, tuple[int, int]]]:
     """The nests of all files; notes on skipped parts, by file; first and last line in a source
     text, by nest id.
 
     Raises: UsageError without a file; NestError for one that cannot be read or has no nest.
     """
+    dace: tuple[str, ...] = options["dace"]
     if not files and not dace:
         raise UsageError("which program?", hint="name files, or a Python program with --dace")
-    constants, matrices = defined(defines), read_matrices(index_matrix)
+    constants, matrices = defined(options["defines"]), read_matrices(options["index_matrix"])
     nests: list[Nest] = []
     notes: list[str] = []
     lines: dict[str, tuple[int, int]] = {}
@@ -134,26 +120,15 @@ def _import_document(nest: Nest, lines: Mapping[str, tuple[int, int]]) -> dict[s
     return {"id": nest.id, "name": nest.name, "group": nest.group, "sizes": sizes, **source}
 
 
-@click.command("show")
+@option.verb("show")
 @click.argument("place", metavar="DB|FILE")
 @click.argument("name", default="")
 @click.option(
     "--as", "form", default="text", type=click.Choice(["text", "json", "c"]), help="Output format."
 )
-@click.option(
-    "--config", "configuration", default="", metavar="A=1,B=2", help="Apply this schedule."
-)
-@program_options()
-@json_option
-def show_verb(
-    place: str,
-    name: str,
-    form: str,
-    configuration: str,
-    defines: tuple[str, ...],
-    index_matrix: str,
-    as_json: bool,
-) -> None:
+@option.text("--config", "configuration", metavar="A=1,B=2", help="Apply this schedule.")
+@option.programs()
+def show_verb(place: str, name: str, form: str, as_json: bool, **options: Any) -> None:
     """Show loops, statements, arrays and dependences of a nest: NAME (or id) in DB, or in a program
     FILE, where a single nest needs no name.
 
@@ -166,10 +141,28 @@ def show_verb(
       embeddb nest show gemm.c -D N=64 --as json
       embeddb nest show nests.db gemm --as c --config 'tile_2=32,parallel=outer,schedule=static'
     """
-    nest = _nest(place, name, defines, index_matrix)
-    schedule = _schedule(nest, configuration)
+    nest = _nest(place, name, options["defines"], options["index_matrix"])
+    schedule = _schedule(nest, options["configuration"])
     if as_json:
-        emit(_document(nest, schedule))
+        fields = ("name", "type", "shape", "fill", "used")
+        turns = enumerate(zip(nest.trips, loop_words(nest), strict=True))
+        emit(
+            {
+                "id": nest.id,
+                "name": nest.name,
+                "group": nest.group,
+                "sizes": dict(nest.sizes.named),
+                "loops": [
+                    {"name": nest.loop_name(at), "trip": trip, "turns": word}
+                    for at, (trip, word) in turns
+                ],
+                "arrays": [dict(zip(fields, row, strict=True)) for row in array_rows(nest)],
+                "dependences": dependence_lines(nest),
+                "listing": listing(nest, schedule).splitlines(),
+                "schedule": None if schedule is None else dict(schedule.config),
+                "nest": json.loads(nest_text(nest)),
+            }
+        )
     elif form == "json":
         say(nest_text(nest).decode())
     elif form == "c":
@@ -183,21 +176,17 @@ def show_verb(
 def _nest(place: str, name: str, defines: tuple[str, ...], index_matrix: str) -> Nest:
     """Raises: NestError for a file that cannot be read; NothingFound for a nest that is not stored,
     or by name only; UsageError for a missing or superfluous name."""
-    if Path(place).is_file():
-        return _of_file(place, name, defines, index_matrix)
-    if defines or index_matrix or not name:
-        why = f"which nest of {place}?" if not name else "-D and --matrix are for a program"
-        raise UsageError(why, hint="embeddb nest show DB NAME, or FILE -D N=64")
-    with open_database(place, readonly=True) as opened:
-        info = opened.find(name, kind="nest")
-        nest = opened.store.nest(info.id)
-    if nest is None:
-        what = "stored by name only" if info.kind == "nest" else "a matrix"
-        raise NothingFound(f"{name} is {what}", hint="`embeddb nest import` adds nests")
-    return nest
-
-
-def _of_file(place: str, name: str, defines: tuple[str, ...], index_matrix: str) -> Nest:
+    if not Path(place).is_file():
+        if defines or index_matrix or not name:
+            why = f"which nest of {place}?" if not name else "-D and --matrix are for a program"
+            raise UsageError(why, hint="embeddb nest show DB NAME, or FILE -D N=64")
+        with open_database(place, readonly=True) as opened:
+            info = opened.find(name, kind="nest")
+            nest = opened.store.nest(info.id)
+        if nest is None:
+            what = "stored by name only" if info.kind == "nest" else "a matrix"
+            raise NothingFound(f"{name} is {what}", hint="`embeddb nest import` adds nests")
+        return nest
     if place.endswith(".py"):
         hint = f"embeddb nest import DB --dace {place}"
         raise NestError("a Python program must be run to be read", where=place, hint=hint)
@@ -233,25 +222,6 @@ def _schedule(nest: Nest, text: str) -> Schedule | None:
     if reason is not None:
         raise UsageError(f"{config} is not legal: {reason}")
     return Schedule.of(whole, nest.depth)
-
-
-def _document(nest: Nest, schedule: Schedule | None) -> dict[str, Any]:
-    fields = ("name", "type", "shape", "fill", "used")
-    return {
-        "id": nest.id,
-        "name": nest.name,
-        "group": nest.group,
-        "sizes": dict(nest.sizes.named),
-        "loops": [
-            {"name": nest.loop_name(at), "trip": trip, "turns": word}
-            for at, (trip, word) in enumerate(zip(nest.trips, loop_words(nest), strict=True))
-        ],
-        "arrays": [dict(zip(fields, row, strict=True)) for row in array_rows(nest)],
-        "dependences": dependence_lines(nest),
-        "listing": listing(nest, schedule).splitlines(),
-        "schedule": None if schedule is None else dict(schedule.config),
-        "nest": json.loads(nest_text(nest)),
-    }
 
 
 def _show(nest: Nest, schedule: Schedule | None) -> None:
@@ -293,23 +263,22 @@ def _turns(nest: Nest) -> tuple[list[str], str]:
 # -- measurements ----------------------------------------------------------------------------------
 
 
-_size_option = click.option(
-    "--size", "sizes", multiple=True, metavar="medium", help="Size of the shipped programs."
+_size_option = option.several(
+    "--size", "sizes", metavar="medium", help="Size of the shipped programs."
 )
 
 
-@click.command("measure")
+@option.verb("measure")
 @click.argument("db")
 @click.argument("programs", nargs=-1, metavar="[PROGRAM...]")
 @_size_option
-@program_options(several=True)
-@click.option("--platform", default="nest-cpu", show_default=True)
-@number_option("--designed", default=36, least=1, most=100_000)
-@number_option("--searched", default=60, least=0, most=100_000)
-@number_option("--repeats", default=3, least=1, most=1000)
-@threads_option
+@option.programs(several=True)
+@option.text("--platform", default="nest-cpu")
+@option.number("--designed", default=36, least=1, most=100_000)
+@option.number("--searched", default=60, least=0, most=100_000)
+@option.number("--repeats", default=3, least=1, most=1000)
+@option.threads
 @click.option("--seed", default=0, show_default=True, help="Seed of the designs and the search.")
-@json_option
 def measure_verb(db: str, programs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Measure the loop nests of PROGRAMs on this machine, into DB (created if missing).
 
@@ -391,21 +360,15 @@ def requested_nests(
 _REQUESTS = ("sizes", "defines", "index_matrix")
 
 
-@click.command("count")
+@option.verb("count")
 @click.argument("db")
 @click.argument("programs", nargs=-1, metavar="[PROGRAM...]")
 @_size_option
-@program_options(several=True)
-@click.option(
-    "--synthetic",
-    default=0,
-    type=click.IntRange(0, 1_000_000),
-    help="Count this many random nests.",
-)
-@click.option("--platform", default="nest-cpu", show_default=True)
-@click.option("--source", default="auto", show_default=True, type=click.Choice(["auto", *SOURCES]))
-@threads_option
-@json_option
+@option.programs(several=True)
+@option.limit("--synthetic", most=1_000_000, help="Count this many random nests.")
+@option.text("--platform", default="nest-cpu")
+@option.choice("--source", among=["auto", *SOURCES])
+@option.threads
 def count_verb(db: str, programs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Count hardware events of the loop nests of PROGRAMs in canonical schedule, into DB.
 
@@ -422,9 +385,14 @@ def count_verb(db: str, programs: tuple[str, ...], as_json: bool, **options: Any
       embeddb nest count training.db --synthetic 8500
     """
     from indexer.nest_runs import CountJob
+    from indexer.training.nests.synthetic import synthetic
 
-    requested = [programs, *(options[name] for name in ("synthetic", *_REQUESTS))]
-    nests = _nests_to_count(programs, options) if any(requested) else []
+    requested = [programs, *(options[name] for name in _REQUESTS)]
+    nests: list[Nest] = []
+    if options["synthetic"]:
+        nests = list(islice(map(synthetic, count()), options["synthetic"]))
+    elif any(requested):
+        nests = requested_nests(programs, *(options[name] for name in _REQUESTS))
     # For training nests, three quarters of the time would go to the check against numpy.
     check = not options["synthetic"]
     effort = {"repeats": 3, "most": 9, "threads": options["threads"], "check": check}
@@ -443,15 +411,6 @@ def count_verb(db: str, programs: tuple[str, ...], as_json: bool, **options: Any
     if options["source"] == "model":
         note("counters of modelled caches, not of this processor")
     say(f"{plural(done, 'nest')} counted of {len(nests):,}; the others were counted before")
-
-
-def _nests_to_count(programs: tuple[str, ...], options: dict[str, Any]) -> list[Nest]:
-    """Synthetic nests or those of programs. Raises: as `requested_nests`."""
-    from indexer.training.nests.synthetic import synthetic
-
-    if options["synthetic"]:
-        return list(islice(map(synthetic, count()), options["synthetic"]))
-    return requested_nests(programs, options["sizes"], options["defines"], options["index_matrix"])
 
 
 @click.group("nest", commands=[import_verb, show_verb, measure_verb, count_verb])

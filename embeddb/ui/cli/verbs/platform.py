@@ -20,17 +20,17 @@ from embeddb.core.wording import clean, plural
 from embeddb.core.workload import matrices_only
 from embeddb.platforms.machines import described
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, runner_for
-from embeddb.platforms.space.space import ConfigSpace, Param
-from embeddb.ui.cli.arguments import number_option, op_option, open_database
+from embeddb.platforms.space.space import ConfigSpace
+from embeddb.ui.cli import option
+from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.logs import read_options
-from embeddb.ui.cli.output import emit, json_option, note, result, say, table
+from embeddb.ui.cli.output import emit, note, result, say, table
 from indexer.resolve import is_file
 from indexer.starter import STARTER
 
 
-@click.command("list")
-@click.option("--db", default="", help="List those of a database instead of the built-in ones.")
-@json_option
+@option.verb("list")
+@option.text("--db", help="List those of a database instead of the built-in ones.")
 def list_verb(db: str, as_json: bool) -> None:
     """List built-in platforms, or those of a database.
 
@@ -66,10 +66,9 @@ def head(platform: Platform) -> dict[str, Any]:
 _SHOWN_VALUES = 8
 
 
-@click.command("show")
+@option.verb("show")
 @click.argument("platform")
-@click.option("--db", default="", help="Look it up in this database.")
-@json_option
+@option.text("--db", help="Look it up in this database.")
 def show_verb(platform: str, db: str, as_json: bool) -> None:
     """Show parameters, values, defaults and mapping of a PLATFORM (a name or a TOML file), and the
     facts of its machines: this one, or those in a database.
@@ -94,7 +93,16 @@ def show_verb(platform: str, db: str, as_json: bool) -> None:
         body = {"instances": {p.id: p.environment for p in instances}, "kernels": kernels}
         emit({**head(described_platform), **facts, **body, "meaning": described_platform.meaning})
         return
-    _show_head(described_platform)
+    p = described_platform
+    say(f"{p.id}: {p.title} (version {p.version})")
+    runner = (
+        f"measured by the runner `{p.runner}`" if p.runner else "no runner: runs are read from logs"
+    )
+    shared = "other instances count as evidence" if p.portable else "instances are separate"
+    say(f"{kind(p)} times; {runner}; {shared}; cost per sample {p.cost_per_sample:g}")
+    for name, value in p.traits.items():
+        say(f"  {name} = {value}")
+    _show_facts(p)
     for instance in instances:
         say(f"{instance.id}:" if db else f"this machine is {instance.id}:")
         _show_facts(instance)
@@ -129,7 +137,17 @@ def _kernel(platform: Platform, kernel: str) -> dict[str, Any]:
     space = _space(platform, kernel)
     return {
         "kernel": kernel,
-        "parameters": [_param(param) for param in space.params],
+        "parameters": [
+            {
+                "name": param.name,
+                "type": param.kind,
+                "values": list(param.values),
+                "when": param.when,
+                "aliases": dict(param.aliases),
+                "open": param.open,
+            }
+            for param in space.params
+        ],
         "constraints": list(space.constraints),
         "derived": [
             {"name": one.name, "expression": one.text, "meaning": meaning.get(one.name, "")}
@@ -143,29 +161,6 @@ def _kernel(platform: Platform, kernel: str) -> dict[str, Any]:
         "homogeneous": list(part.homogeneous),
         "heterogeneous": list(part.heterogeneous),
     }
-
-
-def _param(param: Param) -> dict[str, Any]:
-    return {
-        "name": param.name,
-        "type": param.kind,
-        "values": list(param.values),
-        "when": param.when,
-        "aliases": dict(param.aliases),
-        "open": param.open,
-    }
-
-
-def _show_head(p: Platform) -> None:
-    say(f"{p.id}: {p.title} (version {p.version})")
-    runner = (
-        f"measured by the runner `{p.runner}`" if p.runner else "no runner: runs are read from logs"
-    )
-    shared = "other instances count as evidence" if p.portable else "instances are separate"
-    say(f"{kind(p)} times; {runner}; {shared}; cost per sample {p.cost_per_sample:g}")
-    for name, value in p.traits.items():
-        say(f"  {name} = {value}")
-    _show_facts(p)
 
 
 def _show_kernel(kernel: dict[str, Any]) -> None:
@@ -206,18 +201,15 @@ def _show_kernel(kernel: dict[str, Any]) -> None:
         say(f"  rounds its operands: {condition}")
 
 
-@click.command("draft")
+@option.verb("draft")
 @click.argument("log")
-@click.option("-o", "--out", "file", default="", metavar="FILE", help="[default: print it]")
-@click.option(
-    "--name", default="", help="Name of the platform.  [default: from FILE, else from LOG]"
-)
-@click.option("--op", default="", help="Operation, if the log does not say: spmm:128.")
-@click.option("--unit", default="", help="Of times without one: s, ms, us, ns or cycles.")
-@click.option("--map", "columns", multiple=True, metavar="ROLE=COLUMN", help="A role's column.")
-@click.option("--matrix", default="", help="Matrix name, if the log lacks it.")
-@click.option("--format", "reader", default="", help="csv or jsonl; recognised if left out.")
-@json_option
+@option.text("-o", "--out", "file", metavar="FILE", help="[default: print it]")
+@option.text("--name", help="Name of the platform.  [default: from FILE, else from LOG]")
+@option.text("--op", help="Operation, if the log does not say: spmm:128.")
+@option.text("--unit", help="Of times without one: s, ms, us, ns or cycles.")
+@option.several("--map", "columns", metavar="ROLE=COLUMN", help="A role's column.")
+@option.text("--matrix", help="Matrix name, if the log lacks it.")
+@option.text("--format", "reader", help="csv or jsonl; recognised if left out.")
 def draft_verb(log: str, file: str, name: str, reader: str, as_json: bool, **options: Any) -> None:
     """Write a platform file from a LOG of runs: CSV, or JSON lines.
 
@@ -261,9 +253,8 @@ def draft_verb(log: str, file: str, name: str, reader: str, as_json: bool, **opt
         say(f"wrote {file}; next: embeddb platform check {shlex.quote(file)}")
 
 
-@click.command("check")
+@option.verb("check")
 @click.argument("file")
-@json_option
 def check_verb(file: str, as_json: bool) -> int:
     """Check a platform FILE; each problem is a line. Ends with code 1 if there are any.
 
@@ -324,24 +315,17 @@ _NO_EVIDENCE = 3
 _TOO_LARGE = 1 << 62
 
 
-@click.command("nearest")
+@option.verb("nearest")
 @click.argument("source")
 @click.argument("target")
-@op_option
-@click.option(
-    "--config",
-    "configurations",
-    multiple=True,
-    metavar="JSON",
-    help="Of SOURCE.  [default: its default]",
+@option.op
+@option.several(
+    "--config", "configurations", metavar="JSON", help="Of SOURCE.  [default: its default]"
 )
-@click.option("--matrix", default="", help="The matrix: a file, or a name or id in DB.")
-@click.option(
-    "--sizes", default="", metavar="M,N,NNZ", help="Rows, columns, non-zeros, instead of --matrix."
-)
-@click.option("--db", default="", help="Database of platforms and --matrix.  [default: starter]")
-@number_option("-k", default=1, least=1, most=100, help="Loop nests.")
-@json_option
+@option.text("--matrix", help="The matrix: a file, or a name or id in DB.")
+@option.text("--sizes", metavar="M,N,NNZ", help="Rows, columns, non-zeros, instead of --matrix.")
+@option.text("--db", help="Database of platforms and --matrix.  [default: starter]")
+@option.number("-k", default=1, least=1, most=100, help="Loop nests.")
 def nearest_verb(source: str, target: str, as_json: bool, **options: Any) -> int:
     """Find the legal configurations of TARGET whose loop nest is nearest to that of one of SOURCE.
 
@@ -382,14 +366,19 @@ def _platform(text: str, db: str) -> Platform:
 
 
 def _sizes(matrix: str, text: str, db: str) -> Sizes:
-    """Rows, columns and non-zeros, each -1 if unknown.
-
-    Raises: UsageError if both options are used.
-    """
+    """Rows, columns and non-zeros, each -1 if unknown. Raises: UsageError if both options are used,
+    and for sizes that no matrix has."""
     if matrix and text:
         raise UsageError("--matrix and --sizes exclude each other", hint="give one of them")
     if text:
-        return _three(text)
+        numbers = text.replace(" ", "").split(",")
+        if len(numbers) != 3 or not all(n.isascii() and n.isdigit() for n in numbers):
+            raise UsageError(f"--sizes {text!r} is not M,N,NNZ", hint="write 50000,20000,1000000")
+        m, n, nnz = (int(number[:20]) for number in numbers)
+        if not (0 < m < _TOO_LARGE and 0 < n < _TOO_LARGE and nnz < _TOO_LARGE):
+            what = "no matrix has that many rows, columns or non-zeros"
+            raise UsageError(f"--sizes {text!r}: {what}")
+        return Sizes(m, n, nnz)
     if not matrix:
         return UNKNOWN
     if Path(matrix).exists():
@@ -400,23 +389,11 @@ def _sizes(matrix: str, text: str, db: str) -> Sizes:
         return opened.find(matrix).sizes
 
 
-def _three(text: str) -> Sizes:
-    """Sizes from a text M,N,NNZ. Raises: UsageError for sizes that no matrix has."""
-    numbers = text.replace(" ", "").split(",")
-    if len(numbers) != 3 or not all(n.isascii() and n.isdigit() for n in numbers):
-        raise UsageError(f"--sizes {text!r} is not M,N,NNZ", hint="write 50000,20000,1000000")
-    m, n, nnz = (int(number[:20]) for number in numbers)
-    if not (0 < m < _TOO_LARGE and 0 < n < _TOO_LARGE and nnz < _TOO_LARGE):
-        raise UsageError(f"--sizes {text!r}: no matrix has that many rows, columns or non-zeros")
-    return Sizes(m, n, nnz)
-
-
 def _configs(source: Platform, op: Op, texts: Sequence[str], sizes: Sizes) -> list[Config]:
     """Configurations of texts. Raises: UsageError for a malformed one, SpaceError if not legal."""
-    m, n, nnz = sizes
     if not texts:
-        return [source.default(op, Sizes(m, n, nnz))]
-    space = source.space(op, Sizes(m, n, nnz))
+        return [source.default(op, sizes)]
+    space = source.space(op, sizes)
     configs = []
     for number, text in enumerate(texts, 1):
         read = Config.from_json if text.lstrip()[:1] in ("{", "[") else Config.parse
@@ -443,7 +420,12 @@ def _show(document: dict[str, Any], ends: tuple[Platform, Platform]) -> None:
         about = f"{sizes['m']:,} x {sizes['n']:,}, {plural(sizes['nnz'], 'non-zero')}"
     say(f"{document['op']} from {source.id} to {target.id}, on {about}")
     if not document["common"]:
-        _show_strangers(document, source, target)
+        kernel = document["op"].partition(":")[0]
+        without = [p.id for p in ends if p.kernel(kernel).mapping is None]
+        verb = "declares" if len(without) == 1 else "declare"
+        say(f"no loop nest in common: {' and '.join(without)} {verb} none for {kernel}")
+        default = Config(document["configs"][0]["nearest"][0]["config"])
+        say(f"the only candidate is the default of {target.id}: {default}")
         return
     for entry in document["configs"]:
         say()
@@ -462,15 +444,6 @@ def _show(document: dict[str, Any], ends: tuple[Platform, Platform]) -> None:
 def _show_nest(nest: dict[str, Any] | None, indent: str = "") -> None:
     if nest is not None:
         say(f"{indent}  loops, outermost first: {nest['words']} ({' '.join(nest['order'])})")
-
-
-def _show_strangers(document: dict[str, Any], source: Platform, target: Platform) -> None:
-    kernel = document["op"].partition(":")[0]
-    without = [p.id for p in (source, target) if p.kernel(kernel).mapping is None]
-    verb = "declares" if len(without) == 1 else "declare"
-    say(f"no loop nest in common: {' and '.join(without)} {verb} none for {kernel}")
-    default = Config(document["configs"][0]["nearest"][0]["config"])
-    say(f"the only candidate is the default of {target.id}: {default}")
 
 
 @click.group("platform", commands=[list_verb, show_verb, draft_verb, check_verb, nearest_verb])

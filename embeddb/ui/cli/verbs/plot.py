@@ -21,16 +21,10 @@ from embeddb.core.timing import summarise_runs
 from embeddb.core.wording import duration, many_of, one_of, plural
 from embeddb.index.scopes import scope_of, scope_partitions
 from embeddb.platforms.platform import default_of
-from embeddb.store.usual_state import usual_at
 from embeddb.ui import draw
-from embeddb.ui.cli.arguments import (
-    eval_rows,
-    only_op_option,
-    op_option,
-    open_database,
-    platform_option,
-)
-from embeddb.ui.cli.output import Progress, emit, json_option, say
+from embeddb.ui.cli import option
+from embeddb.ui.cli.arguments import eval_rows, open_database
+from embeddb.ui.cli.output import Progress, emit, say
 
 if TYPE_CHECKING:
     from embeddb.database import Database
@@ -68,19 +62,14 @@ def _simulated(simulated: bool) -> str:
     return " (simulated)" if simulated else ""
 
 
-@click.command("map")
+@option.verb("map")
 @click.argument("db")
-@platform_option
-@op_option
-@click.option(
-    "--color",
-    default="winner",
-    show_default=True,
-    type=click.Choice(["winner", "group", "platform"]),
-    help="Meaning of a dot's shape and colour.",
+@option.platform
+@option.op
+@option.choice(
+    "--color", among=["winner", "group", "platform"], help="Meaning of a dot's shape and colour."
 )
 @_out_option
-@json_option
 def map_verb(db: str, platform: str, op: str, color: str, out: Path, as_json: bool) -> None:
     """Draw the measured patterns of DB on a map: near patterns are neighbours in queries.
 
@@ -101,10 +90,12 @@ def map_verb(db: str, platform: str, op: str, color: str, out: Path, as_json: bo
                 raise NothingFound("programs have no embedding to draw: each is tuned on its own")
             raise _nothing_of(opened, f"{what} on {where.id}")
         kinds = _kinds_by(opened, projection, color)
-    points = [
-        draw.Dot(x, y, kind, _hover(projection, at))
-        for at, (x, y, kind) in enumerate(zip(projection.x, projection.y, kinds, strict=True))
-    ]
+    points = []
+    for at, (x, y, kind) in enumerate(zip(projection.x, projection.y, kinds, strict=True)):
+        best = projection.winners[at]
+        won = f"best: {Config.from_json(best)}" if best else "nothing ran"
+        lines = (projection.names[at] or projection.ids[at], projection.groups[at], won)
+        points.append(draw.Dot(x, y, kind, "\n".join(filter(None, lines))))
     title = f"{plural(len(points), 'pattern')} by {color}: {what} on {projection.scope}"
     title += _simulated(where.simulated)
     svg = draw.dots(points, title=title, width=900, height=560)
@@ -118,20 +109,12 @@ def map_verb(db: str, platform: str, op: str, color: str, out: Path, as_json: bo
     _finish(svg, out, document, as_json)
 
 
-def _hover(projection: Projection, at: int) -> str:
-    best = projection.winners[at]
-    lines = [projection.names[at] or projection.ids[at], projection.groups[at]]
-    lines.append(f"best: {Config.from_json(best)}" if best else "nothing ran")
-    return "\n".join(line for line in lines if line)
-
-
-@click.command("curve")
+@option.verb("curve")
 @click.argument("db")
 @click.argument("matrix")
-@platform_option
-@op_option
+@option.platform
+@option.op
 @_out_option
-@json_option
 def curve_verb(db: str, matrix: str, platform: str, op: str, out: Path, as_json: bool) -> None:
     """Draw the sorted times of all configurations measured on MATRIX, over the best one.
 
@@ -173,11 +156,10 @@ def curve_verb(db: str, matrix: str, platform: str, op: str, out: Path, as_json:
             say(f"  {fact['platform']}: {ran}; best {best}, default {default}")
 
 
-@click.command("spy")
+@option.verb("spy")
 @click.argument("place")
 @click.argument("matrix", required=False)
 @_out_option
-@json_option
 def spy_verb(place: str, matrix: str | None, out: Path, as_json: bool) -> None:
     """Draw the non-zeros of a matrix file PLACE, or of MATRIX in the database PLACE.
 
@@ -217,12 +199,11 @@ def spy_verb(place: str, matrix: str | None, out: Path, as_json: bool) -> None:
 _MOST_WINNERS, _MOST_SCOPES = 20, 3
 
 
-@click.command("winners")
+@option.verb("winners")
 @click.argument("db")
-@click.option("--platform", default="", help="Only this platform.")
-@only_op_option
+@option.text("--platform", help="Only this platform.")
+@option.only_op
 @_out_option
-@json_option
 def winners_verb(db: str, platform: str, op: str, out: Path, as_json: bool) -> None:
     """Draw how often each configuration is the fastest, over all measured patterns.
 
@@ -270,10 +251,9 @@ _ORDERS = ("opa", "tau")
 _NOT_DRAWN = {"epoch", "seconds", "epochs_left"}
 
 
-@click.command("training")
+@option.verb("training")
 @click.argument("curve")
 @_out_option
-@json_option
 def training_verb(curve: str, out: Path, as_json: bool) -> None:
     """Draw CURVE, the curve.jsonl of a finished or running training.
 
@@ -284,7 +264,7 @@ def training_verb(curve: str, out: Path, as_json: bool) -> None:
     Example:
       embeddb plot training scnn.training/curve.jsonl -o curve.svg
     """
-    from indexer.training.curves import read_curve
+    from indexer.training.folder import read_curve
 
     epochs = read_curve(Path(curve))
     names = dict.fromkeys(n for line in epochs for n in line if n not in _NOT_DRAWN)
@@ -323,15 +303,12 @@ class _Row(msgspec.Struct, frozen=True):
     simulated: bool = False
 
 
-@click.command("speedups")
+@option.verb("speedups")
 @click.argument("eval_file", metavar="EVAL", type=click.Path(dir_okay=False))
-@click.option("--platform", default="", help="Only this platform or instance of EVAL.")
-@click.option(
-    "--op", default="", help="Only this op of EVAL: KERNEL:WIDTH, such as spmm:64 or spmv."
-)
-@click.option("--method", "methods", multiple=True, help="Only this method; repeatable.")
+@option.text("--platform", help="Only this platform or instance of EVAL.")
+@option.text("--op", help="Only this op of EVAL: KERNEL:WIDTH, such as spmm:64 or spmv.")
+@option.several("--method", "methods", help="Only this method; repeatable.")
 @_out_option
-@json_option
 def speedups_verb(
     eval_file: str, platform: str, op: str, methods: tuple[str, ...], out: Path, as_json: bool
 ) -> None:
@@ -365,7 +342,18 @@ def speedups_verb(
     svg = draw.stack(
         [_panel(*named, panel_rows) for named, panel_rows in panels.items()], title=title
     )
-    documents = [_figures(row) for row in rows]
+    documents: list[dict[str, Any]] = [
+        {
+            "platform": row.platform,
+            "op": row.op,
+            "method": row.method,
+            "matrices": len(row.speedups),
+            "median": median(row.speedups),
+            "largest": max(row.speedups),
+            "simulated": row.simulated,
+        }
+        for row in rows
+    ]
     _finish(svg, out, {"title": title, "rows": documents}, as_json)
     if not as_json:
         for one in documents:
@@ -391,18 +379,6 @@ def _panel(op: str, platform: str, rows: list[_Row]) -> str:
     )
 
 
-def _figures(row: _Row) -> dict[str, str | float | int]:
-    return {
-        "platform": row.platform,
-        "op": row.op,
-        "method": row.method,
-        "matrices": len(row.speedups),
-        "median": median(row.speedups),
-        "largest": max(row.speedups),
-        "simulated": row.simulated,
-    }
-
-
 # -- data ------------------------------------------------------------------------------------------
 
 #: Scopes named in a message.
@@ -415,7 +391,7 @@ def _measured_on(
     """The curve of one pattern on one platform, and its figures; None without runs."""
     op, where = partition.op, db.store.platform(partition.platform)
     runs = db.store.runs(partition.platform, op, pattern_id)
-    curve = summarise_runs(runs, usual_at(db.store, partition.platform))
+    curve = summarise_runs(runs, db.store.usual_at(partition.platform))
     if not curve or where is None:
         return None
     info = db.store.pattern(pattern_id) or WorkloadInfo(id=pattern_id)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,29 +15,26 @@ import click
 import msgspec
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import UsageError
+from embeddb.core.errors import RunnerUnavailable, UsageError
 from embeddb.core.wording import duration, factor, many_of
 from embeddb.explain.explain import near_ties, novelty
 from embeddb.explain.explanation import link_words, preparation
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_of
+from embeddb.platforms.platform import Platform, runner_for
 from embeddb.ranking.order_reason import rank_notes
 from embeddb.ranking.recommendation import Recommendation
+from embeddb.ui.cli import option
 from embeddb.ui.cli.arguments import (
-    Number,
     count_nests,
     defined,
-    featurizer_option,
-    op_option,
     open_database,
-    program_options,
-    queried_platform,
     read_matrices,
     resolve_workloads,
-    threads_option,
+    runner_here,
 )
 from embeddb.ui.cli.explain_text import ranked_by, show_choice
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli.output import Progress, emit, note, say, table
 from embeddb.ui.cli.workload_text import (
     NO_PLAN_FOR_XLA,
     emit_program,
@@ -52,46 +50,32 @@ if TYPE_CHECKING:
     from embeddb.core.records import WorkloadInfo
     from embeddb.core.workload import Workload
     from embeddb.database import Database
-    from embeddb.platforms.platform import Platform
-    from embeddb.ranking.kernel_prediction import FusedSeconds
 
 #: Exit code if the only answer is the platform's default.
 _NO_EVIDENCE = 3
 
 
-@click.command()
+@option.verb()
 @click.argument("db")
 @click.argument("matrix")
-@click.option("--platform", default="", help="Name, name@instance or TOML file.  [required]")
-@op_option
-@click.option("-k", "count", default=5, show_default=True, type=click.IntRange(1, 1000))
-@click.option(
-    "--measure", is_flag=True, help="Also run the default and the ranked configurations here."
+@option.text("--platform", help="Name, name@instance or TOML file.  [required]")
+@option.op
+@option.number("-k", "count", default=5, least=1, most=1000)
+@option.flag("--measure", help="Also run the default and the ranked configurations here.")
+@option.flag("--count", "counted", help="First count hardware events of a nest on this machine.")
+@option.text("--tuner", help="Use this tuner plug-in instead of the database.")
+@option.featurizer
+@option.flag("--why", "deep", help="Also compute deep diagnostics, such as counterfactuals.")
+@option.decimal(
+    "--calls",
+    within=option.Number(1),
+    help="Expected calls, over which the conversion is amortised.",
 )
-@click.option(
-    "--count",
-    "counted",
-    is_flag=True,
-    help="First count hardware events of a nest on this machine.",
-)
-@click.option("--tuner", default="", help="Use this tuner plug-in instead of the database.")
-@featurizer_option
-@click.option(
-    "--why", "deep", is_flag=True, help="Also compute deep diagnostics, such as counterfactuals."
-)
-@click.option(
-    "--calls", type=Number(1), help="Expected calls, over which the conversion is amortised."
-)
-@click.option(
-    "--reproducible", is_flag=True, help="Exclude configurations whose summation order varies."
-)
-@click.option("--exact", is_flag=True, help="Exclude configurations with lower-precision operands.")
-@threads_option
-@program_options()
-@click.option(
-    "--emit", "emit_to", default="", metavar="FILE.c", help="Write the answers of nests as C."
-)
-@json_option
+@option.flag("--reproducible", help="Exclude configurations whose summation order varies.")
+@option.flag("--exact", help="Exclude configurations with lower-precision operands.")
+@option.threads
+@option.programs()
+@option.text("--emit", "emit_to", metavar="FILE.c", help="Write the answers of nests as C.")
 def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **options: Any) -> int:
     """Rank configurations for MATRIX: a file, or the name or id of a pattern in DB.
 
@@ -122,7 +106,11 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **options: An
         op = Op.parse(options["op"])
         runs = measure or options["counted"]
         platform = _platform(opened, options, must_run=runs)
-        subjects, read_s = _read(opened, matrix, op, options)
+        started = time.perf_counter()
+        subjects = resolve_workloads(
+            opened, matrix, op, options["defines"], options["index_matrix"]
+        )
+        read_s = (time.perf_counter() - started) / len(subjects)
         if options["counted"]:
             count_nests(opened, subjects, platform, options["threads"], progress)
         answers = []
@@ -134,10 +122,18 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **options: An
             _show_available(opened.index, platform, op)
         took = [fused_seconds(opened, subject, op) for subject in subjects]
         stored = {a.id for a in answers if opened.store.recommendations.get(a.id) is not None}
-        if options["emit_to"]:
-            _emit(opened, matrix, subjects, answers, options)
+        if (out := options["emit_to"]) and Path(matrix).suffix.lower() == ".c" and is_file(matrix):
+            with_index = [options["index_matrix"]] if options["index_matrix"] else []
+            pattern, defines = read_matrices(with_index)[0], defined(options["defines"])
+            emit_program(matrix, answers, out, defines=defines, matrix=pattern)
+        elif out:
+            emit_schedules(opened, subjects, answers, out)
     if as_json:
-        _emit_answers(answers, took)
+        documents = [
+            answer.document() | ({"seconds": [asdict(one) for one in seconds]} if seconds else {})
+            for answer, seconds in zip(answers, took, strict=True)
+        ]
+        emit(documents if len(documents) > 1 else documents[0])
     else:
         for answer, subject, timings in zip(answers, subjects, took, strict=True):
             _show_answer(answer, subject, db if answer.id in stored else "")
@@ -146,47 +142,20 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **options: An
 
 
 def _platform(db: Database, options: Mapping[str, Any], *, must_run: bool) -> Platform:
-    """The platform of the query. Raises: UsageError, naming those with runs, if none is given."""
+    """The queried platform; with `must_run` or --threads, as this machine instantiates it. Raises:
+    UsageError, naming those with runs, if none is given; RunnerUnavailable if it must run here and
+    cannot."""
     if not options["platform"]:
         have = ", ".join(dict.fromkeys(scope for _, scope in db.index.scopes())) or "none"
         raise UsageError("--platform is missing", hint=f"platforms with runs here: {have}")
-    return queried_platform(db, options["platform"], options["threads"], must_run=must_run)
-
-
-def _read(
-    db: Database, text: str, op: Op, options: Mapping[str, Any]
-) -> tuple[Sequence[Workload | WorkloadInfo], float]:
-    """The workloads that a text names, and the mean seconds to read one."""
-    started = time.perf_counter()
-    subjects = resolve_workloads(db, text, op, options["defines"], options["index_matrix"])
-    return subjects, (time.perf_counter() - started) / len(subjects)
-
-
-def _emit_answers(
-    answers: Sequence[Recommendation], timings: Sequence[Sequence[FusedSeconds]]
-) -> None:
-    """Print answers as JSON, with the seconds of fused kernels; one answer without a list."""
-    documents = [
-        answer.document() | ({"seconds": [asdict(one) for one in seconds]} if seconds else {})
-        for answer, seconds in zip(answers, timings, strict=True)
-    ]
-    emit(documents if len(documents) > 1 else documents[0])
-
-
-def _emit(
-    db: Database,
-    text: str,
-    subjects: Sequence[Workload | WorkloadInfo],
-    answers: Sequence[Recommendation],
-    options: Mapping[str, Any],
-) -> None:
-    """Write a C program with its nests scheduled, or each other nest as its own program."""
-    if Path(text).suffix.lower() == ".c" and is_file(text):
-        (matrix,) = read_matrices([options["index_matrix"]] if options["index_matrix"] else [])
-        defines = defined(options["defines"])
-        emit_program(text, answers, options["emit_to"], defines=defines, matrix=matrix)
-    else:
-        emit_schedules(db, subjects, answers, options["emit_to"])
+    platform, threads = db.platform(options["platform"]), options["threads"]
+    if must_run:
+        return runner_here(platform, threads)[1]
+    if threads and platform.runner and not platform.instance:
+        with suppress(RunnerUnavailable):
+            measurable: Platform = runner_for(platform).platform(threads=threads)
+            return measurable
+    return platform
 
 
 def _answered(
@@ -256,7 +225,7 @@ def _show_ranking(recommendation: Recommendation) -> None:
     head += ["pays off"] if ranking.pays_off else []
     head += ["measured", "real gain"] if ranking.measured else []
     rows = []
-    for row in (*ranking.rows, *ranking.last):
+    for row in ranking.every:
         has_interval = row.low is not None and row.high is not None
         between = f"{factor(row.low)}..{factor(row.high)}" if has_interval else "-"
         cells: list[object] = [row.rank, factor(row.gain), between, row.rests_on]

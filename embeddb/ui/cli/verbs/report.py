@@ -13,12 +13,13 @@ from embeddb.core.errors import UsageError
 from embeddb.core.wording import counted, factor, many_of, one_of, plural, share, when
 from embeddb.explain.explain import explain
 from embeddb.store.provenance import HERE
+from embeddb.ui.cli import option
 from embeddb.ui.cli.arguments import eval_rows, open_database
 from embeddb.ui.cli.explain_text import show_explanation
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table, write_page
+from embeddb.ui.cli.output import Progress, emit, note, say, table, write_page
 
 if TYPE_CHECKING:
-    from embeddb.ui.report.contributors import Brought, Contributor
+    from embeddb.ui.report.contributors import Contributor
     from embeddb.ui.report.database import DatabaseFacts
     from embeddb.ui.report.scopes import ClassChoice, ScopeFacts
 
@@ -26,12 +27,11 @@ if TYPE_CHECKING:
 _MOST_GAPS = 12
 
 
-@click.command("report")
+@option.verb("report")
 @click.argument("db")
-@click.option("--html", default="", metavar="FILE", help="Write a self-contained report.")
-@click.option("--eval", "eval_file", default="", metavar="FILE", help="Output of `eval DB --json`.")
-@click.option("--source", default="", metavar="NAME", help="Only the runs of this source.")
-@json_option
+@option.text("--html", metavar="FILE", help="Write a self-contained report.")
+@option.text("--eval", "eval_file", metavar="FILE", help="Output of `eval DB --json`.")
+@option.text("--source", metavar="NAME", help="Only the runs of this source.")
 def report_verb(db: str, html: str, eval_file: str, source: str, as_json: bool) -> None:
     """Report coverage of DB, winning configurations, quality of answers, noise of times, and gaps.
 
@@ -47,7 +47,18 @@ def report_verb(db: str, html: str, eval_file: str, source: str, as_json: bool) 
     if source:
         if eval_file:
             raise UsageError("--eval does not go with --source", hint="leave one of them out")
-        _report_source(db, source, html, as_json=as_json)
+        from embeddb.ui.report.contributors import contributors_of
+
+        with open_database(db, readonly=True) as opened, Progress() as progress:
+            contributors = contributors_of(opened, only=source, progress=progress)
+        if html:
+            from embeddb.ui.report.database import source_html
+
+            write_page(source_html(contributors, place=db), Path(html))
+        if as_json:
+            emit(contributors[0])
+        elif not html:
+            _show_contributors(contributors)
         return
     from embeddb.ui.report.database import Judged, database_facts
 
@@ -68,21 +79,6 @@ def report_verb(db: str, html: str, eval_file: str, source: str, as_json: bool) 
         _show(facts)
 
 
-def _report_source(db: str, source: str, html: str, *, as_json: bool) -> None:
-    from embeddb.ui.report.contributors import contributors_of
-
-    with open_database(db, readonly=True) as opened, Progress() as progress:
-        contributors = contributors_of(opened, only=source, progress=progress)
-    if html:
-        from embeddb.ui.report.database import source_html
-
-        write_page(source_html(contributors, place=db), Path(html))
-    if as_json:
-        emit(contributors[0])
-    elif not html:
-        _show_contributors(contributors)
-
-
 def _show_contributors(contributors: Sequence[Contributor]) -> None:
     for one in contributors:
         by = f", pushed by {', '.join(one.pushed_by)}" if one.pushed_by else ""
@@ -91,7 +87,13 @@ def _show_contributors(contributors: Sequence[Contributor]) -> None:
         if not one.brought:
             continue
         head = ("op", "platform", "measured", "alone", "configs", "runs", "failed", "gain")
-        table((*head, "beside others", "last"), map(_brought, one.brought), indent="  ")
+        rows = []
+        for b in one.brought:
+            counts = (b.patterns, b.alone, b.configs, b.runs, b.failed)
+            beside = f"{factor(b.beside_others)} of {b.in_common:,}" if b.in_common else "-"
+            last = when(b.last)[:10] if b.last else "-"
+            rows.append((b.op, b.platform, *counts, factor(b.gain), beside, last))
+        table((*head, "beside others", "last"), rows, indent="  ")
         for b in one.brought:
             if b.winners:
                 config, patterns = b.winners[0]
@@ -99,13 +101,6 @@ def _show_contributors(contributors: Sequence[Contributor]) -> None:
                 say(f"  {b.op} on {b.platform}: fastest on {won}: {Config(config)}")
     say("alone: measured there by this source only; gain: best over default, both of this source;")
     say("beside others: time over that of all other sources for the same configuration")
-
-
-def _brought(b: Brought) -> tuple[object, ...]:
-    beside = f"{factor(b.beside_others)} of {b.in_common:,}" if b.in_common else "-"
-    last = when(b.last)[:10] if b.last else "-"
-    counts = (b.patterns, b.alone, b.configs, b.runs, b.failed)
-    return (b.op, b.platform, *counts, factor(b.gain), beside, last)
 
 
 def _show(facts: DatabaseFacts) -> None:
@@ -122,9 +117,19 @@ def _show(facts: DatabaseFacts) -> None:
     say(f"over the default of one configuration for all, and of each {one}'s best; on n of N:")
     say(f"where that choice and the default ran, counting each {one} once on each machine")
     for s in facts.scopes:
-        if s.winners:
-            say()
-            _show_scope(s)
+        if not s.winners:
+            continue
+        say()
+        win = "wins" if s.distinct_winners == 1 else "win"
+        say(
+            f"{s.op} on {s.platform}: {plural(s.distinct_winners, 'configuration')} {win} somewhere"
+        )
+        for winner in s.winners[:3]:
+            say(f"  {counted({Op.parse(s.op).kind: winner.patterns})}: {Config(winner.config)}")
+        for like in s.preferences:
+            if not like.settled:
+                top = [f"{value} {share(part)}" for value, part in list(like.shares.items())[:3]]
+                say(f"  {like.parameter}: {', '.join(top)}")
     if facts.contributors:
         say()
         _show_contributors(facts.contributors)
@@ -161,25 +166,13 @@ def _fixed(choice: ClassChoice | None) -> str:
     return f"{gain} on {choice.tried_pairs:,} of {choice.pairs:,}"
 
 
-def _show_scope(s: ScopeFacts) -> None:
-    win = "wins" if s.distinct_winners == 1 else "win"
-    say(f"{s.op} on {s.platform}: {plural(s.distinct_winners, 'configuration')} {win} somewhere")
-    for winner in s.winners[:3]:
-        say(f"  {counted({Op.parse(s.op).kind: winner.patterns})}: {Config(winner.config)}")
-    for like in s.preferences:
-        if not like.settled:
-            top = [f"{value} {share(part)}" for value, part in list(like.shares.items())[:3]]
-            say(f"  {like.parameter}: {', '.join(top)}")
-
-
 # -- explain ---------------------------------------------------------------------------------------
 
 
-@click.command("explain")
+@option.verb("explain")
 @click.argument("db")
 @click.argument("answer")
-@click.option("--html", default="", metavar="OUT", help="Write a self-contained report.")
-@json_option
+@option.text("--html", metavar="OUT", help="Write a self-contained report.")
 def explain_verb(db: str, answer: str, html: str, as_json: bool) -> None:
     """Explain a stored answer. ANSWER: its id, `last`, or the file, name or id of its workload.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,45 +11,37 @@ import click
 from embeddb.core.errors import UsageError
 from embeddb.core.extras import needing
 from embeddb.store import open_store
-from embeddb.ui.cli.arguments import Number, number_option, open_database
-from embeddb.ui.cli.output import emit, json_option, note, say
+from embeddb.ui.cli import option
+from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.output import emit, note, say
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
 
     from embeddb.ui.serve.running import Orders
 
 
-@click.command("serve")
+@option.verb("serve")
 @click.argument("db")
-@number_option("--port", default=8321, least=0, most=65535, help="0: any free port.")
-@click.option(
-    "--write", is_flag=True, help="Store answers in DB; otherwise they are discarded at exit."
-)
-@click.option(
+@option.number("--port", default=8321, least=0, most=65535, help="0: any free port.")
+@option.flag("--write", help="Store answers in DB; otherwise they are discarded at exit.")
+@option.decimal(
     "--max-upload",
+    within=option.Number(0.001, 100_000),
     default=64.0,
-    show_default=True,
-    type=Number(0.001, 100_000),
     help="Largest uploaded file, in megabytes.",
 )
-@number_option("--workers", default=1, least=1, most=64, help="Number of worker processes.")
-@click.option(
+@option.number("--workers", default=1, least=1, most=64, help="Number of worker processes.")
+@option.text(
     "--host",
     default="127.0.0.1",
-    show_default=True,
     metavar="ADDRESS",
     help="Address to listen on; one that other machines reach needs a token.",
 )
-@click.option(
-    "--token-file",
-    default="",
-    metavar="FILE",
-    help="File with the access token.  [default: EMBEDDB_TOKEN]",
+@option.text(
+    "--token-file", metavar="FILE", help="File with the access token.  [default: EMBEDDB_TOKEN]"
 )
-@click.option("--public-url", default="", metavar="URL", help="Public URL, behind a reverse proxy.")
-@json_option
+@option.text("--public-url", metavar="URL", help="Public URL, behind a reverse proxy.")
 def serve_verb(db: str, as_json: bool, **options: Any) -> int:
     """Browse DB in a web browser; Ctrl-C stops the server.
 
@@ -66,7 +57,7 @@ def serve_verb(db: str, as_json: bool, **options: Any) -> int:
     """
     with needing("the page"):
         from embeddb.ui.serve.access import Address, read_token
-        from embeddb.ui.serve.running import Orders, listening
+        from embeddb.ui.serve.running import Orders, Supervisor, listening, serve
     address = Address(options["host"], options["public_url"])
     options["token"] = read_token(options["token_file"])
     if address.others_see_it and not options["token"]:
@@ -86,34 +77,21 @@ def serve_verb(db: str, as_json: bool, **options: Any) -> int:
         workers=options["workers"],
     )
     with listening(options["port"], address.host) as place:
-        serve_on = _serve_alone if options["workers"] == 1 else _serve_together
-        serve_on(orders, place, partial(_say_where, orders, place, as_json))
+        with open_database(db, readonly=not orders.writable) as opened:
+            writable = orders.writable and not opened.store.readonly
+            if orders.workers == 1:
+                app = orders.app(opened)
+                _say_where(orders, place, as_json, writable)
+                serve(app, place, behind_proxy=bool(address.public))
+                return 0
+        with tempfile.TemporaryDirectory(prefix="embeddb-serve-") as folder:
+            scratch = Path(folder) / "answers"
+            open_store(scratch, create=True).close()
+            orders = orders._replace(scratch=str(scratch))
+            with Supervisor(orders, place, note) as workers:
+                _say_where(orders, place, as_json, writable)
+                workers.run()
     return 0
-
-
-def _serve_alone(orders: Orders, place: socket.socket, started: Callable[[bool], None]) -> None:
-    """Serve in this process; `started` gets whether answers are stored."""
-    from embeddb.ui.serve.running import serve
-
-    with open_database(orders.place, readonly=not orders.writable) as opened:
-        app = orders.app(opened)
-        started(orders.writable and not opened.store.readonly)
-        serve(app, place, behind_proxy=bool(orders.address.public))
-
-
-def _serve_together(orders: Orders, place: socket.socket, started: Callable[[bool], None]) -> None:
-    """Serve in several worker processes, supervised by this one."""
-    from embeddb.ui.serve.running import Supervisor
-
-    with open_database(orders.place, readonly=not orders.writable) as opened:
-        writable = orders.writable and not opened.store.readonly
-    with tempfile.TemporaryDirectory(prefix="embeddb-serve-") as folder:
-        scratch = Path(folder) / "answers"
-        open_store(scratch, create=True).close()
-        orders = orders._replace(scratch=str(scratch))
-        with Supervisor(orders, place, note) as workers:
-            started(writable)
-            workers.run()
 
 
 def _say_where(orders: Orders, place: socket.socket, as_json: bool, writable: bool) -> None:

@@ -18,15 +18,9 @@ from embeddb.core.wording import plural, share
 from embeddb.core.workload import matrices_only
 from embeddb.featurizers.tower import OWN
 from embeddb.store.model_files import MODELS
-from embeddb.ui.cli.arguments import (
-    lr_option,
-    number_option,
-    open_database,
-    resume_option,
-    session,
-    trained_option,
-)
-from embeddb.ui.cli.output import Progress, json_option, note, result, say, table
+from embeddb.ui.cli import option
+from embeddb.ui.cli.arguments import open_database, session
+from embeddb.ui.cli.output import Progress, note, result, say, table
 from embeddb.ui.cli.verbs.train_networks import featurizer_verb, kernels_verb, nests_verb
 from indexer.starter import source_model
 from tuners.evaluation.choose_predictor import Training, TrainingRequest
@@ -34,42 +28,38 @@ from tuners.evaluation.whole_training import WholeRequest
 
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
+    from embeddb.database import Database
     from embeddb.learning.samples import Samples
+    from embeddb.platforms.platform import Platform
     from embeddb.store import Store
+
+    #: A model, its file and the folder of its checkpoints, and its training data.
+    _Trained = tuple[CostModel, tuple[Path, Path], Samples]
 
 _PREDICTORS = ("auto", "gp", "mlp", "trees")
 
 
-@click.command("costmodel")
+@option.verb("costmodel")
 @click.argument("db")
 @click.option("--platform", required=True, help="Platform of the runs: name, id or TOML file.")
-@click.option("--op", "ops", required=True, multiple=True, help="Repeatable, for several widths.")
-@trained_option
-@click.option("--preset", default="", help="The published COGNATE model: cognate, cognate-tiles.")
-@click.option("--matrices", default="", metavar="DIR", help="Folder with structures that DB lacks.")
-@number_option("--sites", default=64, least=1, most=2048)
-@click.option("--featurizer", default="stats", show_default=True, help="Featurizer of the matrix.")
-@click.option(
-    "--from", "source", default="", metavar="MODEL", help="Start from this model, or `starter`."
-)
-@click.option(
-    "--samples", default=0, type=click.IntRange(0), help="Use about this many runs of each op."
-)
-@click.option("--predictor", default="auto", show_default=True, type=click.Choice(_PREDICTORS))
-@click.option("--members", default=0, type=click.IntRange(0, 64), help="0: 3 networks, 5 trees.")
-@number_option("--epochs", default=60, least=1, most=100_000)
-@lr_option
-@click.option(
-    "--every-machine", is_flag=True, help="Learn from all machines' runs, with their facts."
-)
-@number_option("--seed", default=0, least=0, most=2**31 - 1)
-@number_option("--threads", "count", default=1, least=0, most=1024, help="0: torch's.")
-@click.option(
-    "--no-judge", is_flag=True, help="Skip cross-validation; queries then do not rank by the model."
-)
-@resume_option
-@json_option
-def costmodel_verb(as_json: bool, **options: Any) -> None:
+@option.several("--op", "ops", required=True, help="Repeatable, for several widths.")
+@option.trained
+@option.text("--preset", help="The published COGNATE model: cognate, cognate-tiles.")
+@option.text("--matrices", metavar="DIR", help="Folder with structures that DB lacks.")
+@option.number("--sites", default=64, least=1, most=2048)
+@option.text("--featurizer", default="stats", help="Featurizer of the matrix.")
+@option.text("--from", "source", metavar="MODEL", help="Start from this model, or `starter`.")
+@option.limit("--samples", help="Use about this many runs of each op.")
+@option.choice("--predictor", among=_PREDICTORS)
+@option.limit("--members", most=64, help="0: 3 networks, 5 trees.")
+@option.number("--epochs", default=60, least=1, most=100_000)
+@option.lr
+@option.flag("--every-machine", help="Learn from all machines' runs, with their facts.")
+@option.number("--seed", default=0, least=0, most=2**31 - 1)
+@option.number("--threads", "count", default=1, least=0, most=1024, help="0: torch's.")
+@option.flag("--no-judge", help="Skip cross-validation; queries then do not rank by the model.")
+@option.resume
+def costmodel_verb(db: str, as_json: bool, **options: Any) -> None:
     """Train a model on the runs in DB that ranks configurations on unmeasured matrices.
 
     Without -o the model is stored in DB and used from then on; `db models` lists its training data.
@@ -105,128 +95,113 @@ def costmodel_verb(as_json: bool, **options: Any) -> None:
           --from starter --samples 500
       embeddb train costmodel cpu.db --platform cpu --op spmm:128 --preset cognate --threads 2
     """
-    options["source"] = source_model(options["source"], _ops(options["ops"])[0])
+    from indexer.training.cost_model.model_place import save_model
+    from indexer.training.cost_model.train import curves, forget
+
+    ops = [Op.parse(op) for op in options["ops"]]
+    matrices_only(ops, "a cost model")
+    options["source"] = source_model(options["source"], ops[0])
     if options["every_machine"] and (options["preset"] or options["source"]):
         raise UsageError(
             "--every-machine trains trees from the runs alone", hint="leave out --preset and --from"
         )
+    train = _whole if options["preset"] else _alone
+    if options["every_machine"]:
+        train = _for_machines
     with session(options["count"]) as progress:
-        train = _train_whole if options["preset"] else _train
-        if options["every_machine"]:
-            train = _train_for_machines
-        document = train(options, progress)
-    result(document, partial(show_trained, db=options["db"]), as_json)
+        with open_database(db, readonly=True) as opened:
+            where, home = opened.platform(options["platform"]), opened.store.path
+            model, (file, folder), samples = train(opened, where, ops, options, progress)
+        version, problems = save_model(model, file, home, lambda: open_database(db).index)
+        for line in problems:
+            note(f"warning: {file} is saved and in use but not registered: {line}")
+            note(f"the next answer that uses it, or `embeddb db rebuild {db}`, registers it")
+        forget(folder)
+    drawn = [] if model.card["settings"]["predictor"] in ("gp", "trees") else curves(folder)
+    card = {**model.card, "version": version, "curves": [str(c) for c in drawn]}
+    document = {"file": str(file), **card, "left_out": dict(samples.left_out)}
+    result(document, partial(show_trained, db=db), as_json)
 
 
-def _train(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def _alone(
+    db: Database, where: Platform, ops: list[Op], options: dict[str, Any], progress: Progress
+) -> _Trained:
     from embeddb.cost_model.model import CostModel
     from embeddb.learning.samples import samples_of
-    from indexer.training.cost_model.model_place import save_model
 
-    request, ops = _request(options), _ops(options["ops"])
+    request = _request(options)
     start = CostModel.load(options["source"]) if options["source"] else None
-    with open_database(options["db"], readonly=True) as opened:
-        where = opened.platform(options["platform"])
-        all_samples = samples_of(opened.index, where, ops, featurizer=request.featurizer)
-        samples = request.limited(all_samples)
-        file, folder = _place(opened.store, samples, options)
-        training = Training(opened.index, all_samples, request, start, folder, note)
-        with needing("training"):
-            model = training.model(progress)
-        home = opened.store.path
-    written = save_model(model, file, home, lambda: open_database(options["db"]).index)
-    return _saved(options["db"], model, (file, folder), written, samples)
+    all_samples = samples_of(db.index, where, ops, featurizer=request.featurizer)
+    samples = request.limited(all_samples)
+    at = _place(db.store, samples, options)
+    training = Training(db.index, all_samples, request, start, at[1], note)
+    with needing("training"):
+        return training.model(progress), at, samples
 
 
-def _train_for_machines(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def _for_machines(
+    db: Database, where: Platform, ops: list[Op], options: dict[str, Any], progress: Progress
+) -> _Trained:
     with needing("training"):
         from embeddb.learning.samples import samples_of_machines
         from indexer.training.cost_model.local import samples_for, source_of, trained_for
         from indexer.training.cost_model.machines import train_for_machines
-        from indexer.training.cost_model.model_place import save_model
         from tuners.evaluation.learned import judge_machines
-    request, ops = _request({**options, "predictor": "trees"}), _ops(options["ops"])
-    with open_database(options["db"], readonly=True) as opened:
-        where, home = opened.platform(options["platform"]), opened.store.path
-        if where.instance:
-            if len({op.name for op in ops}) > 1:
-                raise UsageError("one cost model is for one kernel", hint="train one for each")
-            source = source_of(opened.index, where, ops[0])
-            samples = samples_for(opened.index, where, source)
-            file, folder = _place(opened.store, samples, options)
-            model = trained_for(where, source, samples)
-            model.card["held_out"] = model.card["held_out"] if request.judged else {}
-        else:
-            name = request.featurizer
-            samples = samples_of_machines(opened.index, where, ops, featurizer=name)
-            file, folder = _place(opened.store, samples, options)
-            model, parts = train_for_machines(samples, request.settings("trees"), progress=progress)
-            if request.judged:
-                model.card["held_out"] = judge_machines(opened.index, where, parts, progress)
-    written = save_model(model, file, home, lambda: open_database(options["db"]).index)
-    return _saved(options["db"], model, (file, folder), written, samples)
+    request = _request({**options, "predictor": "trees"})
+    if where.instance:
+        if len({op.name for op in ops}) > 1:
+            raise UsageError("one cost model is for one kernel", hint="train one for each")
+        source = source_of(db.index, where, ops[0])
+        samples = samples_for(db.index, where, source)
+        at = _place(db.store, samples, options)
+        model = trained_for(where, source, samples)
+        model.card["held_out"] = model.card["held_out"] if request.judged else {}
+    else:
+        samples = samples_of_machines(db.index, where, ops, featurizer=request.featurizer)
+        at = _place(db.store, samples, options)
+        model, parts = train_for_machines(samples, request.settings("trees"), progress=progress)
+        if request.judged:
+            model.card["held_out"] = judge_machines(db.index, where, parts, progress)
+    return model, at, samples
 
 
-def _train_whole(options: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def _whole(
+    db: Database, where: Platform, ops: list[Op], options: dict[str, Any], progress: Progress
+) -> _Trained:
     with needing("training"):
-        from indexer.training.cost_model.whole import encoder_file, save_whole
+        from indexer.training.cost_model.whole import encoder_file
         from tuners.evaluation.whole_training import prepared
-    request, ops = _whole_request(options), _ops(options["ops"])
-    with open_database(options["db"], readonly=True) as opened:
-        where = opened.platform(options["platform"])
-        training = prepared(opened.index, where, ops, request, note=note, progress=progress)
-        samples = training.samples
-        file, folder = _place(opened.store, samples, options)
-        encoder_file(file)  # fail on an invalid name before hours of training
-        whole = training.whole(folder, progress)
-        home = opened.store.path
-    written = save_whole(whole, file, home, lambda: open_database(options["db"]).index)
-    return _saved(options["db"], whole.model, (file, folder), written, samples)
-
-
-def _ops(texts: tuple[str, ...]) -> list[Op]:
-    wanted = [Op.parse(op) for op in texts]
-    matrices_only(wanted, "a cost model")
-    return wanted
+    request = _whole_request(options)
+    training = prepared(db.index, where, ops, request, note=note, progress=progress)
+    file, folder = _place(db.store, training.samples, options)
+    encoder_file(file)  # fail on an invalid name before hours of training
+    whole = training.whole(folder, progress)
+    whole.save_encoder(file)
+    return whole.model, (file, folder), training.samples
 
 
 def _place(store: Store, samples: Samples, options: dict[str, Any]) -> tuple[Path, Path]:
     """The model's file and the folder of its checkpoints; prints the training data. Raises:
     UsageError for too few samples, or an unfinished training in that folder."""
-    from indexer.training.cost_model.model_place import model_file
+    from indexer.training.cost_model.model_place import own_file
     from indexer.training.cost_model.train import unfinished
     from indexer.training.folder import folder_of
 
     samples.check()
-    file = model_file(store, samples, options["out"])
+    file = own_file(store, "costmodel", samples.platform, samples.ops[0], options["out"])
     folder = folder_of(file)
     if not options["resume"] and unfinished(folder):
         raise UsageError(
             f"{folder}: has an unfinished training",
             hint="add --resume to continue it, or remove that folder to start again",
         )
-    show_samples(samples)
+    for reason, count in samples.left_out.items():
+        note(f"warning: {plural(count, 'matrix', 'matrices')} left out: {reason}")
+    note(
+        f"{len(samples.gain):,} runs of {plural(len(samples.rows), 'matrix', 'matrices')} in "
+        f"{plural(len(set(samples.groups)), 'group')}"
+    )
     return file, folder
-
-
-def _saved(
-    db: str,
-    model: CostModel,
-    at: tuple[Path, Path],
-    written: tuple[str, list[str]],
-    samples: Samples,
-) -> dict[str, Any]:
-    """The document of a saved model; its checkpoints are removed."""
-    from indexer.training.cost_model.train import curves, forget
-
-    (file, folder), (version, problems) = at, written
-    for line in problems:
-        note(f"warning: {file} is saved and in use but not registered: {line}")
-        note(f"the next answer that uses it, or `embeddb db rebuild {db}`, registers it")
-    forget(folder)
-    drawn = [] if model.card["settings"]["predictor"] in ("gp", "trees") else curves(folder)
-    card = {**model.card, "version": version, "curves": [str(c) for c in drawn]}
-    return {"file": str(file), **card, "left_out": dict(samples.left_out)}
 
 
 def _request(options: dict[str, Any]) -> TrainingRequest:
@@ -271,17 +246,6 @@ _FIGURES = {
     "valid_tau": "tau",
     "coverage_80": "covered by the 80 % interval",
 }
-
-
-def show_samples(samples: Samples) -> None:
-    """Print a summary of the training data, with rejected matrices and reasons, on stderr."""
-    for reason, count in samples.left_out.items():
-        note(f"warning: {plural(count, 'matrix', 'matrices')} left out: {reason}")
-    groups = len(set(samples.groups))
-    note(
-        f"{len(samples.gain):,} runs of {plural(len(samples.rows), 'matrix', 'matrices')} in "
-        f"{plural(groups, 'group')}"
-    )
 
 
 def show_trained(document: Mapping[str, Any], db: str) -> None:
@@ -333,13 +297,12 @@ def _ranking(document: Mapping[str, Any], op: str, db: str) -> str:
 # -- towers ----------------------------------------------------------------------------------------
 
 
-@click.command("towers")
+@option.verb("towers")
 @click.argument("db")
-@trained_option
-@number_option("--seed", default=0, least=0, most=2**31 - 1)
-@number_option("--threads", default=1, least=0, most=1024, help="0: torch's.")
-@resume_option
-@json_option
+@option.trained
+@option.number("--seed", default=0, least=0, most=2**31 - 1)
+@option.number("--threads", default=1, least=0, most=1024, help="0: torch's.")
+@option.resume
 def towers_verb(db: str, out: str, as_json: bool, **options: Any) -> None:
     """Learn vectors of matrices and of configurations from all runs of sparse kernels in DB.
 
@@ -358,7 +321,12 @@ def towers_verb(db: str, out: str, as_json: bool, **options: Any) -> None:
     with session(options["threads"]) as progress:
         document = _train_towers(db, out, options, progress)
         if not out:
-            document |= _in_use(db, document["file"], progress)
+            from indexer.embed import embed
+
+            with open_database(db) as opened:
+                opened.index.use_weights(document["file"])
+                report = embed(opened.index, progress=progress)
+            document |= {"indexes": report.partitions, "problems": report.problems}
     result(document, _show_towers, as_json)
 
 
@@ -366,7 +334,18 @@ def _train_towers(db: str, out: str, options: dict[str, Any], progress: Progress
     with needing("training"):
         from indexer.training.towers import tower_data, train_towers, unfinished
     with open_database(db, readonly=True) as opened:
-        file = _weights_file(opened.store.path, out)
+        home, file = opened.store.path, Path(out)
+        if out:
+            check_place(file)
+        elif home is None:
+            raise UsageError("a database in memory has no folder for weights", hint="give -o FILE")
+        else:
+            file = Path(home) / OWN
+            try:
+                OwnFolder(Path(home), OWN.parent.name).make()
+            except OSError as e:
+                fault = f"{home}: no weights can be written there ({e.strerror})"
+                raise UsageError(fault, hint="give -o FILE") from None
         if unfinished(file) and not options["resume"]:
             raise UsageError(
                 f"{file}: a training is unfinished there",
@@ -378,30 +357,6 @@ def _train_towers(db: str, out: str, options: dict[str, Any], progress: Progress
         f"{plural(len(data.units), 'operation')} on {plural(len(data.trunks), 'space')}"
     )
     return {"file": str(file), **train_towers(data, file, seed=options["seed"], progress=progress)}
-
-
-def _weights_file(home: str | Path | None, out: str) -> Path:
-    """The file to write; its folder is there. Raises: UsageError if there can be none."""
-    if out:
-        check_place(Path(out))
-        return Path(out)
-    if home is None:
-        raise UsageError("a database in memory has no folder for weights", hint="give -o FILE")
-    try:
-        OwnFolder(Path(home), OWN.parent.name).make()
-    except OSError as e:
-        fault = f"{home}: no weights can be written there ({e.strerror})"
-        raise UsageError(fault, hint="give -o FILE") from None
-    return Path(home) / OWN
-
-
-def _in_use(db: str, file: str, progress: Progress) -> dict[str, Any]:
-    from indexer.embed import embed
-
-    with open_database(db) as opened:
-        opened.index.use_weights(file)
-        report = embed(opened.index, progress=progress)
-    return {"indexes": report.partitions, "problems": report.problems}
 
 
 def _show_towers(document: dict[str, Any]) -> None:

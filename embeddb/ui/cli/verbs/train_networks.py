@@ -13,40 +13,26 @@ from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.extras import needing
 from embeddb.core.files.safe_write import check_place
-from embeddb.core.reports import Progress
 from embeddb.core.wording import plural
 from embeddb.nests.counters import SOURCES
 from embeddb.store.counters import counting_platforms
 from embeddb.tensors.tensor_graph import is_probe
-from embeddb.ui.cli.arguments import (
-    families,
-    lr_option,
-    manifest_option,
-    number_option,
-    open_database,
-    resume_option,
-    session,
-    together,
-    trained_option,
-)
-from embeddb.ui.cli.output import json_option, note, result, say
+from embeddb.ui.cli import option
+from embeddb.ui.cli.arguments import families, open_database, session
+from embeddb.ui.cli.output import note, result, say
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from embeddb.platforms.platform import Platform
     from embeddb.tensors.roofline.analysis import Analysis
-    from indexer.training.featurizer.dataset import Dataset
     from indexer.training.nests.samples import NestSample
     from indexer.training.tensors.samples import KernelRuns
 
-_training_options = together(
-    number_option("--seed", default=0, least=0, most=2**63 - 1),
-    click.option(
-        "--threads", default=0, type=click.IntRange(0, 1024), help="0: torch's own number."
-    ),
-    resume_option,
-    json_option,
+_training_options = option.together(
+    option.number("--seed", default=0, least=0, most=2**63 - 1),
+    option.limit("--threads", most=1024, help="0: torch's own number."),
+    option.resume,
 )
 _file_option = click.option("-o", "out", required=True, metavar="FILE", help="Model file to write.")
 #: Fields of `indexer.training.trainer.Settings` that are options.
@@ -55,30 +41,24 @@ _SETTINGS = ("epochs", "lr", "patience", "seed")
 _NAMED = 10
 
 
-@click.command("featurizer")
+@option.verb("featurizer")
 @click.argument("matrices")
 @_file_option
-@manifest_option
-@click.option(
-    "--network", default="cognate", show_default=True, type=click.Choice(["cognate", "waco"])
+@option.manifest
+@option.choice("--network", among=["cognate", "waco"])
+@option.choice(
+    "--reduction", among=["grid", "sites"], help="Reduction of a pattern that the network reads."
 )
-@click.option(
-    "--reduction",
-    default="grid",
-    show_default=True,
-    type=click.Choice(["grid", "sites"]),
-    help="Reduction of a pattern that the network reads.",
-)
-@number_option(
+@option.number(
     "--size", default=128, least=1, most=2048, help="Side of the grid, or number of sites."
 )
-@number_option("--epochs", default=100, least=1, most=100_000)
-@number_option(
+@option.number("--epochs", default=100, least=1, most=100_000)
+@option.number(
     "--patience", default=15, least=1, help="Epochs without improvement before early stopping."
 )
-@number_option("--copies", default=4, least=0, most=1000)
-@number_option("--batch", default=32, least=1, most=4096)
-@lr_option
+@option.number("--copies", default=4, least=0, most=1000)
+@option.number("--batch", default=32, least=1, most=4096)
+@option.lr
 @_training_options
 def featurizer_verb(matrices: str, out: str, as_json: bool, **options: Any) -> None:
     """Train a featurizer on the patterns below the folder MATRICES; no run times are needed.
@@ -95,14 +75,6 @@ def featurizer_verb(matrices: str, out: str, as_json: bool, **options: Any) -> N
     """
     file = Path(out)
     check_place(file)
-    with session(options["threads"]) as progress:
-        document = _train_featurizer(matrices, file, options, progress)
-    result(document, _show_featurizer, as_json)
-
-
-def _train_featurizer(
-    matrices: str, out: Path, options: dict[str, Any], progress: Progress
-) -> dict[str, Any]:
     from embeddb.featurizers.network.reduction import Reduction
     from indexer.training.featurizer.dataset import Recipe, read_dataset
 
@@ -110,28 +82,25 @@ def _train_featurizer(
         from indexer.training.featurizer.pretrain import Pretraining, check_free, pretrain
         from indexer.training.trainer import Settings
     if not options["resume"]:
-        check_free(out)
-    reduction = Reduction(options["reduction"], options["size"])
-    recipe = Recipe(reduction, copies=options["copies"], seed=options["seed"])
-    data = read_dataset(
-        Path(matrices), recipe, groups=families(options["manifest"]), progress=progress
-    )
-    _warn(data)
-    settings = Settings(**{name: options[name] for name in _SETTINGS})
-    how = Pretraining(options["network"], recipe, settings, batch=options["batch"])
-    document = pretrain(data, how, out, progress=progress)
-    return {"file": str(out), **document, "problems": list(data.problems)}
-
-
-def _warn(data: Dataset) -> None:
-    for problem in data.problems[:_NAMED]:
-        note(f"warning: left out: {problem}")
-    if data.problems[_NAMED:]:
-        note(f"warning: and {plural(len(data.problems) - _NAMED, 'more file')} left out")
-    note(
-        f"{plural(data.patterns, 'pattern')} of {plural(data.groups, 'group')}: "
-        f"{len(data.train):,} training samples, {len(data.valid):,} validation samples"
-    )
+        check_free(file)
+    with session(options["threads"]) as progress:
+        reduction = Reduction(options["reduction"], options["size"])
+        recipe = Recipe(reduction, copies=options["copies"], seed=options["seed"])
+        groups = families(options["manifest"])
+        data = read_dataset(Path(matrices), recipe, groups=groups, progress=progress)
+        for problem in data.problems[:_NAMED]:
+            note(f"warning: left out: {problem}")
+        if data.problems[_NAMED:]:
+            note(f"warning: and {plural(len(data.problems) - _NAMED, 'more file')} left out")
+        note(
+            f"{plural(data.patterns, 'pattern')} of {plural(data.groups, 'group')}: "
+            f"{len(data.train):,} training samples, {len(data.valid):,} validation samples"
+        )
+        settings = Settings(**{name: options[name] for name in _SETTINGS})
+        how = Pretraining(options["network"], recipe, settings, batch=options["batch"])
+        trained = pretrain(data, how, file, progress=progress)
+    document = {"file": str(file), **trained, "problems": list(data.problems)}
+    result(document, _show_featurizer, as_json)
 
 
 def _show_featurizer(document: dict[str, Any]) -> None:
@@ -152,18 +121,18 @@ _PREDICTORS = click.Choice(["auto", "network", "trees", "operations"])
 _METHODS = {"transfer": "neighbours", "rank": "model", "transfer+rank": "both"}
 
 
-@click.command("kernels")
+@option.verb("kernels")
 @click.argument("db")
 @click.option(
     "--task", required=True, type=click.Choice(["tile", "fused"]), help="What to predict."
 )
-@trained_option
-@click.option("--platform", default="", help="Instance of the runs.")
-@click.option("--tests", default="", metavar="DB", help="Database of test kernels.")
+@option.trained
+@option.text("--platform", help="Instance of the runs.")
+@option.text("--tests", metavar="DB", help="Database of test kernels.")
 @click.option("--predictor", default="auto", show_default=True, type=_PREDICTORS)
-@number_option("--hidden", default=128, least=4, most=4096, help="Width of the network.")
-@lr_option
-@number_option("--epochs", default=60, least=1, most=100_000)
+@option.number("--hidden", default=128, least=4, most=4096, help="Width of the network.")
+@option.lr
+@option.number("--epochs", default=60, least=1, most=100_000)
 @_training_options
 def kernels_verb(db: str, as_json: bool, **options: Any) -> None:
     """Train the model of tensor kernels on the runs in DB.
@@ -183,37 +152,33 @@ def kernels_verb(db: str, as_json: bool, **options: Any) -> None:
       embeddb train kernels kernels.db --task tile
       embeddb train kernels kernels.db --task fused --hidden 64 -o a.safetensors
     """
-    with session(options["threads"]) as progress:
-        document = _train(db, options, progress)
-    result(document, _show, as_json)
-
-
-def _train(db: str, options: dict[str, Any], progress: Progress) -> dict[str, Any]:
     with needing("training", extra="graphs"):
         from indexer.training.cost_model.model_place import own_file, replaced_by, written
         from indexer.training.folder import folder_of
+        from indexer.training.tensors.fitting import KernelTraining, recipe
         from indexer.training.tensors.samples import about
-        from indexer.training.tensors.settings import KernelTraining, recipe
         from indexer.training.tensors.train import KernelData, train_kernels
-    how = KernelTraining(
-        recipe(options["task"], options["hidden"], options["lr"]),
-        **{name: options[name] for name in ("epochs", "seed", "predictor")},
-    )
-    runs = _runs(db, options)
-    tests = _runs(options["tests"], options, runs.analysis).samples if options["tests"] else []
-    with open_database(db, readonly=True) as opened:
-        file = own_file(opened.store, "kernels", runs.platform, runs.op, options["out"])
-        home = opened.store.path
-    begun = folder_of(file).exists() and any(folder_of(file).glob("**/checkpoint*"))
-    if not options["resume"] and (begun or (options["out"] and file.exists())):
-        raise UsageError(f"{file} already exists", hint="add --resume, or name another file")
-    before = replaced_by(file)
-    judge = partial(_judged, db, runs.platform)
-    data = KernelData(runs.samples, tests, about(runs), runs.analysis, judge)
-    card = train_kernels(data, how, file, progress=progress)
-    for line in written(file, before, home, lambda: open_database(db).index):
-        note(f"warning: {file} is saved and in use but not registered: {line}")
-    return {"file": str(file), **card, "left_out": dict(runs.left_out)}
+    with session(options["threads"]) as progress:
+        how = KernelTraining(
+            recipe(options["task"], options["hidden"], options["lr"]),
+            **{name: options[name] for name in ("epochs", "seed", "predictor")},
+        )
+        runs = _runs(db, options)
+        tests = _runs(options["tests"], options, runs.analysis).samples if options["tests"] else []
+        with open_database(db, readonly=True) as opened:
+            file = own_file(opened.store, "kernels", runs.platform, runs.op, options["out"])
+            home = opened.store.path
+        begun = folder_of(file).exists() and any(folder_of(file).glob("**/checkpoint*"))
+        if not options["resume"] and (begun or (options["out"] and file.exists())):
+            raise UsageError(f"{file} already exists", hint="add --resume, or name another file")
+        before = replaced_by(file)
+        judge = partial(_judged, db, runs.platform)
+        data = KernelData(runs.samples, tests, about(runs), runs.analysis, judge)
+        card = train_kernels(data, how, file, progress=progress)
+        for line in written(file, before, home, lambda: open_database(db).index):
+            note(f"warning: {file} is saved and in use but not registered: {line}")
+    document = {"file": str(file), **card, "left_out": dict(runs.left_out)}
+    result(document, _show, as_json)
 
 
 def _judged(
@@ -281,13 +246,13 @@ def _show(document: dict[str, Any]) -> None:
 # -- nests -----------------------------------------------------------------------------------------
 
 
-@click.command("nests")
+@option.verb("nests")
 @click.argument("db")
 @_file_option
-@click.option("--platform", default="", help="Instance of the counters.")
+@option.text("--platform", help="Instance of the counters.")
 @click.option("--source", default="model", show_default=True, type=click.Choice(SOURCES))
-@number_option("--epochs", default=20, least=1, most=100_000)
-@lr_option
+@option.number("--epochs", default=20, least=1, most=100_000)
+@option.lr
 @_training_options
 def nests_verb(db: str, out: str, as_json: bool, **options: Any) -> None:
     """Train the network of nests on the counters in DB (`nest count`).
@@ -303,25 +268,20 @@ def nests_verb(db: str, out: str, as_json: bool, **options: Any) -> None:
     """
     file = Path(out)
     check_place(file)
-    with session(options["threads"]) as progress:
-        document = _train_nests_of(db, file, options, progress)
-    result(document, _show_nests, as_json)
-
-
-def _train_nests_of(
-    db: str, out: Path, options: dict[str, Any], progress: Progress
-) -> dict[str, Any]:
     with needing("training", extra="graphs"):
         from indexer.training.folder import folder_of
         from indexer.training.nests.train import NestTraining, train_nests
         from indexer.training.trainer import Settings
-    if not options["resume"] and (out.exists() or folder_of(out).exists()):
-        raise UsageError(f"{out} already exists", hint="add --resume, or name another file")
-    samples = _samples(db, options["platform"], options["source"])
-    note(f"{plural(len(samples), 'nest')} of {plural(len({s.group for s in samples}), 'group')}")
-    settings = Settings(options["epochs"], options["lr"], patience=5, seed=options["seed"])
-    how = NestTraining(settings, source=options["source"])
-    return {"file": str(out), **train_nests(samples, how, out, progress=progress)}
+    if not options["resume"] and (file.exists() or folder_of(file).exists()):
+        raise UsageError(f"{file} already exists", hint="add --resume, or name another file")
+    with session(options["threads"]) as progress:
+        samples = _samples(db, options["platform"], options["source"])
+        groups = plural(len({s.group for s in samples}), "group")
+        note(f"{plural(len(samples), 'nest')} of {groups}")
+        settings = Settings(options["epochs"], options["lr"], patience=5, seed=options["seed"])
+        how = NestTraining(settings, source=options["source"])
+        document = {"file": str(file), **train_nests(samples, how, file, progress=progress)}
+    result(document, _show_nests, as_json)
 
 
 def _samples(db: str, platform: str, source: str) -> list[NestSample]:

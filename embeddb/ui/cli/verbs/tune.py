@@ -4,22 +4,22 @@ or the tiles of its kernels."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from embeddb.core.config import Op
-from embeddb.core.errors import NothingFound, TensorError, UsageError
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import TensorError, UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import duration, factor, plural
-from embeddb.core.workload import Workload
 from embeddb.database import Database
 from embeddb.tensors.edges import edges_of
 from embeddb.tensors.tensor_graph import TensorGraph
-from embeddb.ui.cli.arguments import Number, number_option, open_database, resolve_workloads
-from embeddb.ui.cli.output import Progress, emit, json_option, note, note_some, say, table
+from embeddb.ui.cli import option, output
+from embeddb.ui.cli.arguments import open_database, resolve_workloads, whole
+from embeddb.ui.cli.output import Progress, note, note_some, say, table
 from embeddb.ui.cli.workload_text import (
     MOST_NOTES,
     NO_PLAN_FOR_XLA,
@@ -29,12 +29,8 @@ from embeddb.ui.cli.workload_text import (
 from indexer.resolve import is_file
 
 if TYPE_CHECKING:
-    from embeddb.core.config import Config
-    from tuners.fusion_cuts import FusionTuned, Tried
+    from tuners.fusion_cuts import FusionTuned
     from tuners.search import Tuned
-    from tuners.tune_fusion import TuneRequest
-    from tuners.tune_matrix import MatrixTuned, MatrixTuneRequest
-    from tuners.tune_tiles import TilesTuned
 
 
 _PLATFORMS = {"fusion": "xla-cpu", "tile": "tile-cpu"}
@@ -42,31 +38,26 @@ _PLATFORMS = {"fusion": "xla-cpu", "tile": "tile-cpu"}
 _MATRICES = "cpu"
 #: Kinds of workload tuned by each operation; the first is taken if a file may be either.
 _KINDS = {"fusion": ("program",), "tile": ("kernel", "program")}
-#: The JSON document of a result, and the function that prints it.
-_Shown = tuple[dict[str, Any], Callable[[], None]]
+#: The JSON document of a result, and the function that prints it as text.
+_Shown = tuple[dict[str, Any], Callable[[dict[str, Any]], None]]
 
 
-@click.command("tune")
+@option.verb("tune")
 @click.argument("db")
 @click.argument("name")
 @click.option("--op", "op", required=True, help="KERNEL:WIDTH, such as spmm:128; fusion or tile.")
-@click.option(
-    "--platform", default="", help="[default: cpu; xla-cpu for fusion, tile-cpu for tile]"
-)
-@click.option("--model-seconds", "model_s", default=60.0, show_default=True, type=Number(0))
-@click.option("--hardware-seconds", "hardware_s", default=60.0, show_default=True, type=Number(0))
-@click.option(
-    "--start", default="default", show_default=True, type=click.Choice(["default", "random"])
-)
-@number_option("-k", "--k", "count", default=10, least=1, most=1000)
+@option.text("--platform", help="[default: cpu; xla-cpu for fusion, tile-cpu for tile]")
+@option.decimal("--model-seconds", "model_s", within=option.Number(0), default=60.0)
+@option.decimal("--hardware-seconds", "hardware_s", within=option.Number(0), default=60.0)
+@option.choice("--start", among=["default", "random"])
+@option.number("-k", "--k", "count", default=10, least=1, most=1000)
 @click.option(
     "--by",
     type=click.Choice(["analytical", "model", "neighbours"]),
     help="Ranking method.  [default: same as `query`; for tiles see docs/howto/tensor-kernels.md]",
 )
-@number_option("--rounds", default=3, least=0, most=100)
-@number_option("--seed", default=0, least=0, most=2**63 - 1)
-@json_option
+@option.number("--rounds", default=3, least=0, most=100)
+@option.number("--seed", default=0, least=0, most=2**63 - 1)
 def tune_verb(db: str, name: str, as_json: bool, **options: Any) -> None:
     """Search for the fastest configuration of NAME on this machine by measuring candidates.
 
@@ -104,22 +95,14 @@ def tune_verb(db: str, name: str, as_json: bool, **options: Any) -> None:
         except KeyboardInterrupt:
             note("stopped; the same command continues")
             raise
-    if as_json:
-        emit(document)
-    else:
-        show()
+    output.result(document, show, as_json)
     if op.name == "tile":
-        _refuse_without_times(name, document)
-
-
-def _refuse_without_times(name: str, document: Mapping[str, Any]) -> None:
-    """Fail if no tile of any kernel ran. Raises: TensorError."""
-    kernels = document["kernels"]
-    if not kernels and not document["skipped"]:
-        hint = "operations with several results, as a reduce of two arrays, have no tiles"
-        raise TensorError(f"{name} cuts into no kernel", hint=hint)
-    errors = {one["name"]: one["error"] for one in kernels if one["error"]}
-    refuse_if_nothing_ran(len(kernels) - len(errors), {**document["skipped"], **errors})
+        kernels, skipped = document["kernels"], document["skipped"]
+        if not kernels and not skipped:
+            hint = "operations with several results, as a reduce of two arrays, have no tiles"
+            raise TensorError(f"{name} cuts into no kernel", hint=hint)
+        errors = {one["name"]: one["error"] for one in kernels if one["error"]}
+        refuse_if_nothing_ran(len(kernels) - len(errors), {**skipped, **errors})
 
 
 def _matrix(db: Database, subjects: list[Any], options: dict[str, Any], how: Any) -> _Shown:
@@ -127,80 +110,11 @@ def _matrix(db: Database, subjects: list[Any], options: dict[str, Any], how: Any
 
     budgets = {name: options[name] for name in ("model_s", "hardware_s", "rounds", "seed")}
     request = MatrixTuneRequest(by=options["by"] or "", **budgets)
-    tuned = db.tune(subjects[0], request, op=options["op"], **how)
-    return _matrix_document(tuned, request), lambda: _show_matrix(tuned, request)
-
-
-def _fusion(db: Database, subjects: list[Any], options: dict[str, Any], how: Any) -> _Shown:
-    from tuners.tune_fusion import TuneRequest
-
-    if len(subjects) != 1:
-        raise UsageError(
-            f"{len(subjects)} programs, but only one can be tuned", hint="import them and name one"
-        )
-    request = TuneRequest(
-        **{name: options[name] for name in ("start", "model_s", "hardware_s", "rounds", "seed")}
-    )
-    done = db.tune(subjects[0], request, **how)
-    return _fusion_document(done, request), lambda: _show_fusion(done, request)
-
-
-def _tiles(db: Database, subjects: list[Any], options: dict[str, Any], how: Any) -> _Shown:
-    from tuners.tune_tiles import TileTuneRequest
-
-    own = {name: options[name] for name in ("count", "rounds", "seed")}
-    done = db.tune(subjects, TileTuneRequest(by=options["by"] or "", **own), **how)
-    return _tiles_document(done), lambda: _show_tiles(done)
-
-
-#: Tuning function of operations on other workloads than matrices.
-_TUNED = {"fusion": _fusion, "tile": _tiles}
-
-
-def _subjects(db: Database, text: str, op: Op) -> list[Any]:
-    """The workloads to tune. Raises: UsageError for one of another kind; as `resolve_workloads` for
-    a missing one; NothingFound for one stored by name only."""
-    if op.name not in _KINDS:
-        return [_whole(db, text, one, Pattern) for one in resolve_workloads(db, text, op)]
-    kinds = _KINDS[op.name]
-    if is_file(text) and op.name == "tile":
-        from indexer.frontends.hlo.files import read_tensors
-
-        return list(read_tensors(text).tensors)
-    stored = {info.kind for info in db.store.find(text)}
-    kind = next((kind for kind in kinds if kind in stored), kinds[0])
-    if stored and kind not in stored and not is_file(text):
-        what = f"{text} is a {min(stored)}, and --op {op} tunes a {' or a '.join(kinds)}"
-        raise UsageError(what, hint="`embeddb kernel import` reads programs and kernels")
-    tuned = Op("tile" if kind == "kernel" else "fusion")
-    return [_whole(db, text, one, TensorGraph) for one in resolve_workloads(db, text, tuned)]
-
-
-def _whole(db: Database, text: str, one: Workload | WorkloadInfo, kind: type[Workload]) -> Workload:
-    """A workload with its structure. Raises: NothingFound for one stored by name only."""
-    workload = db.store.workload(one.id) if isinstance(one, WorkloadInfo) else one
-    if not isinstance(workload, kind):
-        raise NothingFound(f"{text} is only known by name", hint="give its file")
-    return workload
-
-
-# -- results as text -------------------------------------------------------------------------------
-
-
-def measured(seconds: float | None, unit: str = "s") -> str:
-    """Seconds as text; a dash for None or a failure."""
-    return "-" if seconds is None or not math.isfinite(seconds) else duration(seconds, unit)
-
-
-#: Configurations of the ranking that are shown.
-_MOST_RANKED = 10
-
-
-def _matrix_document(result: MatrixTuned, request: MatrixTuneRequest) -> dict[str, Any]:
-    """JSON document of a tuned matrix; times in seconds, null for a failure."""
+    result = db.tune(subjects[0], request, op=options["op"], **how)
     done = result.tuned
+    fastest = sorted(done.finalists, key=done.again_s)
     m, n, nnz = done.subject.sizes
-    return {
+    document = {
         "matrix": {"id": done.subject.id, "name": done.subject.name, "m": m, "n": n, "nnz": nnz},
         "platform": result.platform,
         "op": str(result.op),
@@ -224,7 +138,7 @@ def _matrix_document(result: MatrixTuned, request: MatrixTuneRequest) -> dict[st
                 "rounds_s": done.rounds.get(config, []),
                 "median_s": _finite(done.again_s(config)),
             }
-            for config in _shown(done)
+            for config in dict.fromkeys([done.default, *fastest])
         ],
         "default": dict(done.default),
         "default_s": _finite(done.again_s(done.default)),
@@ -233,148 +147,21 @@ def _matrix_document(result: MatrixTuned, request: MatrixTuneRequest) -> dict[st
         "gain": done.gain,
         "warning": done.warning,
     }
+    return document, partial(_show_matrix, done)
 
 
-def _show_matrix(result: MatrixTuned, request: MatrixTuneRequest) -> None:
-    done = result.tuned
-    m, n, nnz = done.subject.sizes
-    say(f"{done.subject.name}: {m:,} x {n:,}, {nnz:,} nonzeros; {result.op} on {result.platform}")
-    model = f", in {done.model_s:.0f} s" if done.model_s else ""
-    many = plural(done.ranked, "configuration")
-    say(f"ranked by: {done.by}" + (f" ({many}{model})" if done.ranked else " (no candidates)"))
-    if not request.hardware_s:
-        first = enumerate(result.ranking.configs[:_MOST_RANKED], 1)
-        table(["rank", "configuration"], [[str(n), str(c)] for n, c in first])
-        return
-    failed = f", {plural(len(done.failed), 'failure')}" if done.failed else ""
-    say(
-        f"hardware: {plural(len(done.tried), 'configuration')} in {done.hardware_s:.1f} of "
-        f"{request.hardware_s:g} s{failed}; {plural(done.fresh, 'run')} now"
+def _fusion(db: Database, subjects: list[Any], options: dict[str, Any], how: Any) -> _Shown:
+    from tuners.tune_fusion import TuneRequest
+
+    if len(subjects) != 1:
+        raise UsageError(
+            f"{len(subjects)} programs, but only one can be tuned", hint="import them and name one"
+        )
+    request = TuneRequest(
+        **{name: options[name] for name in ("start", "model_s", "hardware_s", "rounds", "seed")}
     )
-    say()
-    base = done.again_s(done.default)
-    rows = []
-    for config in _shown(done):
-        again = done.again_s(config)
-        what = "default" if config == done.default else "fastest"
-        gain = factor(base / again if math.isfinite(again) else None)
-        times = [measured(done.tried.get(config), result.time_unit)]
-        if not done.exact:
-            times.append(measured(again, result.time_unit))
-        rows.append([what, *times, gain, str(config)])
-    table(["", "measured", *([] if done.exact else ["rounds"]), "gain", "configuration"], rows)
-    say()
-    say(_matrix_verdict(done))
-    if done.warning:
-        say(f"warning: {done.warning}")
-
-
-def _matrix_verdict(done: Tuned) -> str:
-    gain = done.gain
-    if gain is None:
-        return "no gain known: the default, or every candidate, did not run"
-    if done.best == done.default:
-        return "nothing is faster than the default"
-    if done.exact:
-        return f"{factor(gain)} over the default: simulated, so nothing was repeated"
-    counted = plural(min(map(len, done.rounds.values()), default=0), "round")
-    sure = "" if done.apart else "; its rounds and the default's overlap, so it may be chance"
-    return f"{factor(gain)} over the default in {counted}{sure}"
-
-
-def _shown(done: Tuned) -> list[Config]:
-    fastest = sorted(done.finalists, key=done.again_s)
-    return list(dict.fromkeys([done.default, *fastest]))
-
-
-def _finite(seconds: float) -> float | None:
-    return seconds if math.isfinite(seconds) else None
-
-
-def _tiles_document(done: TilesTuned) -> dict[str, Any]:
-    """Kernels as they are in the program; seconds of all of them together."""
-    tuned, times = done.kernels, done.times
-    default_s, best_s = _total(tuned, times)
-    return {
-        "platform": done.platform,
-        "op": "tile",
-        "kernels": [
-            {
-                "id": one.subject.id,
-                "name": one.subject.name,
-                "times": times[one.subject.id],
-                "by": one.by,
-                "ranked": one.ranked,
-                "tried": len(one.tried),
-                "default": dict(one.default),
-                "default_s": _finite(one.again_s(one.default)),
-                "best": dict(one.best),
-                "best_s": _finite(one.again_s(one.best)),
-                "gain": one.gain,
-                "error": _error(one),
-            }
-            for one in tuned
-        ],
-        "fresh": sum(one.fresh for one in tuned),
-        "skipped": dict(done.skipped),
-        "default_s": default_s,
-        "best_s": best_s,
-        "gain": default_s / best_s if best_s else None,
-    }
-
-
-def _error(one: Tuned) -> str:
-    """Reason why no tile of a kernel ran; empty if one did."""
-    if math.isfinite(one.again_s(one.best)):
-        return ""
-    return next(filter(None, one.failed.values()), "") or "no tile ran"
-
-
-def _show_tiles(done: TilesTuned) -> None:
-    tuned, times = done.kernels, done.times
-    rows = [
-        [
-            one.subject.name,
-            one.by,
-            f"{len(one.tried)} of {one.ranked}",
-            measured(one.again_s(one.default)),
-            measured(one.again_s(one.best)),
-            factor(one.gain),
-            str(one.best),
-        ]
-        for one in tuned
-    ]
-    if rows:
-        head = ["kernel", "chosen by", "tried", "untiled", "best", "gain", "configuration"]
-        table(head, rows)
-    note_without_tiles(done.skipped)
-    failed = [f"{one.subject.name}: nothing ran: {_error(one)}" for one in tuned if _error(one)]
-    if len(failed) < len(tuned):  # else the command fails with them
-        note_some(failed, MOST_NOTES, "and {:,} more: --json has them all")
-    default_s, best_s = _total(tuned, times)
-    if len(tuned) > 1 and best_s:
-        say()
-        both = f"{measured(default_s)} untiled, {measured(best_s)} tuned"
-        say(f"all: {both}, {factor(default_s / best_s)}")
-
-
-def _total(tuned: Sequence[Tuned], times: Mapping[str, int]) -> tuple[float, float]:
-    """Total seconds of the defaults and of the fastest, over kernels for which both are known."""
-    times_of = [
-        (times[one.subject.id], one.again_s(one.default), one.again_s(one.best)) for one in tuned
-    ]
-    complete = [row for row in times_of if math.isfinite(row[1]) and math.isfinite(row[2])]
-    return sum(n * default for n, default, _ in complete), sum(n * best for n, _, best in complete)
-
-
-#: Smallest predicted gain of a plan that did not run: held-out programs below it were more often
-#: slower than the default than faster (docs/results/index.md).
-_MIN_GAIN = 1.2
-
-
-def _fusion_document(done: FusionTuned, request: TuneRequest) -> dict[str, Any]:
-    """JSON document of a tuned program; times in seconds, null for a failure."""
-    return {
+    done = db.tune(subjects[0], request, **how)
+    document = {
         "program": {
             "id": done.program.id,
             "name": done.program.name,
@@ -396,26 +183,189 @@ def _fusion_document(done: FusionTuned, request: TuneRequest) -> dict[str, Any]:
         "fresh": done.fresh,
         "kernels": done.kernels,
         "failed": {one.cut.text: one.error for one in done.failed},
-        "rows": [_row(what, one, done) for what, one in _rows(done)],
+        "rows": _rows(done),
         "gain": done.gain,
     }
+    return document, partial(_show_fusion, done)
 
 
-def _show_fusion(done: FusionTuned, request: TuneRequest) -> None:
-    program = done.program
+def _tiles(db: Database, subjects: list[Any], options: dict[str, Any], how: Any) -> _Shown:
+    from tuners.tune_tiles import TileTuneRequest
+
+    own = {name: options[name] for name in ("count", "rounds", "seed")}
+    done = db.tune(subjects, TileTuneRequest(by=options["by"] or "", **own), **how)
+    kernels: list[dict[str, Any]] = [
+        {
+            "id": one.subject.id,
+            "name": one.subject.name,
+            "times": done.times[one.subject.id],
+            "by": one.by,
+            "ranked": one.ranked,
+            "tried": len(one.tried),
+            "default": dict(one.default),
+            "default_s": _finite(one.again_s(one.default)),
+            "best": dict(one.best),
+            "best_s": _finite(one.again_s(one.best)),
+            "gain": one.gain,
+            "error": _error(one),
+        }
+        for one in done.kernels
+    ]
+    # Kernels as they are in the program, for which both times are known.
+    both = [one for one in kernels if None not in (one["default_s"], one["best_s"])]
+    default_s, best_s = (sum(o["times"] * o[n] for o in both) for n in ("default_s", "best_s"))
+    document = {
+        "platform": done.platform,
+        "op": "tile",
+        "kernels": kernels,
+        "fresh": sum(one.fresh for one in done.kernels),
+        "skipped": dict(done.skipped),
+        "default_s": default_s,
+        "best_s": best_s,
+        "gain": default_s / best_s if best_s else None,
+    }
+    return document, _show_tiles
+
+
+#: Tuning function of operations on other workloads than matrices.
+_TUNED = {"fusion": _fusion, "tile": _tiles}
+
+
+def _subjects(db: Database, text: str, op: Op) -> list[Any]:
+    """The workloads to tune. Raises: UsageError for one of another kind; as `resolve_workloads` for
+    a missing one; NothingFound for one stored by name only."""
+    if op.name not in _KINDS:
+        return [whole(db, one, Pattern) for one in resolve_workloads(db, text, op)]
+    kinds = _KINDS[op.name]
+    if is_file(text) and op.name == "tile":
+        from indexer.frontends.hlo.files import read_tensors
+
+        return list(read_tensors(text).tensors)
+    stored = {info.kind for info in db.store.find(text)}
+    kind = next((kind for kind in kinds if kind in stored), kinds[0])
+    if stored and kind not in stored and not is_file(text):
+        what = f"{text} is a {min(stored)}, and --op {op} tunes a {' or a '.join(kinds)}"
+        raise UsageError(what, hint="`embeddb kernel import` reads programs and kernels")
+    tuned = Op("tile" if kind == "kernel" else "fusion")
+    return [whole(db, one, TensorGraph) for one in resolve_workloads(db, text, tuned)]
+
+
+# -- results as text -------------------------------------------------------------------------------
+
+
+def measured(seconds: float | None, unit: str = "s") -> str:
+    """Seconds as text; a dash for None or a failure."""
+    return "-" if seconds is None or not math.isfinite(seconds) else duration(seconds, unit)
+
+
+#: Configurations of the ranking that are shown.
+_MOST_RANKED = 10
+
+
+def _show_matrix(done: Tuned, document: Mapping[str, Any]) -> None:
+    m, n, nnz = done.subject.sizes
+    what = f"{document['op']} on {document['platform']}"
+    say(f"{done.subject.name}: {m:,} x {n:,}, {nnz:,} nonzeros; {what}")
+    model = f", in {done.model_s:.0f} s" if done.model_s else ""
+    many = plural(done.ranked, "configuration")
+    say(f"ranked by: {done.by}" + (f" ({many}{model})" if done.ranked else " (no candidates)"))
+    budget_s, unit = document["hardware_seconds"]["asked"], document["time_unit"]
+    if not budget_s:
+        first = enumerate(document["first"], 1)
+        table(["rank", "configuration"], [[str(n), str(Config(c))] for n, c in first])
+        return
+    failed = f", {plural(len(done.failed), 'failure')}" if done.failed else ""
     say(
-        f"{program.name}: {plural(len(program.operations), 'operation')}, "
-        f"{plural(len(edges_of(program).pairs), 'edge')}; fusion on {done.platform}"
+        f"hardware: {plural(len(done.tried), 'configuration')} in {done.hardware_s:.1f} of "
+        f"{budget_s:g} s{failed}; {plural(done.fresh, 'run')} now"
+    )
+    say()
+    rows = []
+    for row in document["rows"]:
+        times = [measured(row[name], unit) for name in ("seconds", "median_s")]
+        base, again = document["default_s"], row["median_s"]
+        gain = factor(base / again if base and again else None)
+        times = times[:1] if done.exact else times
+        rows.append([row["what"], *times, gain, str(Config(row["config"]))])
+    table(["", "measured", *([] if done.exact else ["rounds"]), "gain", "configuration"], rows)
+    say()
+    say(_matrix_verdict(done))
+    if done.warning:
+        say(f"warning: {done.warning}")
+
+
+def _matrix_verdict(done: Tuned) -> str:
+    gain = done.gain
+    if gain is None:
+        return "no gain known: the default, or every candidate, did not run"
+    if done.best == done.default:
+        return "nothing is faster than the default"
+    if done.exact:
+        return f"{factor(gain)} over the default: simulated, so nothing was repeated"
+    counted = plural(min(map(len, done.rounds.values()), default=0), "round")
+    sure = "" if done.apart else "; its rounds and the default's overlap, so it may be chance"
+    return f"{factor(gain)} over the default in {counted}{sure}"
+
+
+def _finite(seconds: float) -> float | None:
+    return seconds if math.isfinite(seconds) else None
+
+
+def _error(one: Tuned) -> str:
+    """Reason why no tile of a kernel ran; empty if one did."""
+    if math.isfinite(one.again_s(one.best)):
+        return ""
+    return next(filter(None, one.failed.values()), "") or "no tile ran"
+
+
+def _show_tiles(document: Mapping[str, Any]) -> None:
+    kernels = document["kernels"]
+    rows = [
+        [
+            one["name"],
+            one["by"],
+            f"{one['tried']} of {one['ranked']}",
+            measured(one["default_s"]),
+            measured(one["best_s"]),
+            factor(one["gain"]),
+            str(Config(one["best"])),
+        ]
+        for one in kernels
+    ]
+    if rows:
+        head = ["kernel", "chosen by", "tried", "untiled", "best", "gain", "configuration"]
+        table(head, rows)
+    note_without_tiles(document["skipped"])
+    failed = [f"{one['name']}: nothing ran: {one['error']}" for one in kernels if one["error"]]
+    if len(failed) < len(kernels):  # else the command fails with them
+        note_some(failed, MOST_NOTES, "and {:,} more: --json has them all")
+    default_s, best_s = document["default_s"], document["best_s"]
+    if len(kernels) > 1 and best_s:
+        say()
+        both = f"{measured(default_s)} untiled, {measured(best_s)} tuned"
+        say(f"all: {both}, {factor(document['gain'])}")
+
+
+#: Smallest predicted gain of a plan that did not run: held-out programs below it were more often
+#: slower than the default than faster (docs/results/index.md).
+_MIN_GAIN = 1.2
+
+
+def _show_fusion(done: FusionTuned, document: Mapping[str, Any]) -> None:
+    program = document["program"]
+    say(
+        f"{program['name']}: {plural(program['operations'], 'operation')}, "
+        f"{plural(program['edges'], 'edge')}; fusion on {done.platform}"
     )
     if done.model:
         say(
             f"model {done.model[:8]}: {plural(done.predicted_cuts, 'cut')} priced in "
-            f"{done.model_s:.0f} of {request.model_s:g} s"
+            f"{done.model_s:.0f} of {document['model_seconds']['asked']:g} s"
         )
     failed = f", {plural(len(done.failed), 'failure')}" if done.failed else ""
     say(
         f"hardware: {plural(len(done.tried), 'cut')} in {done.hardware_s:.1f} of "
-        f"{request.hardware_s:g} s{failed}; {plural(done.fresh, 'cut')}, "
+        f"{document['hardware_seconds']['asked']:g} s{failed}; {plural(done.fresh, 'cut')}, "
         f"{plural(done.kernels, 'kernel')} measured now"
     )
     if len(done.again) > 1:
@@ -426,7 +376,7 @@ def _show_fusion(done: FusionTuned, request: TuneRequest) -> None:
     say()
     head = ["", "predicted", "measured", "rounds", "in a row", "gain", "kernels", "cut"]
     rows, names = [], ("predicted_s", "seconds", "median_s", "in_a_row_s")
-    for row in (_row(what, one, done) for what, one in _rows(done)):
+    for row in document["rows"]:
         times = [measured(row[name]) for name in names]
         kernels = "-" if row["kernels"] is None else str(row["kernels"])
         rows.append([row["what"], *times, factor(row["gain"]), kernels, row["cut"]])
@@ -472,25 +422,26 @@ def _predicted_gain(done: FusionTuned) -> str:
     return f"; predicted gain {factor(gain)}{advice}"
 
 
-def _rows(done: FusionTuned) -> list[tuple[str, Tried]]:
-    names = ("whole (XLA's own)", "compiler's cut")
-    rows = list(zip(names, done.defaults, strict=False))
+def _rows(done: FusionTuned) -> list[dict[str, Any]]:
+    from tuners.search import speedup
+
+    pairs = list(zip(("whole (XLA's own)", "compiler's cut"), done.defaults, strict=False))
     best = (("best predicted", done.best_predicted), ("best measured", done.best))
-    return rows + [(what, one) for what, one in best if one is not None]
-
-
-def _row(what: str, one: Tried, done: FusionTuned) -> dict[str, Any]:
-    again, default = done.again_s(one.cut), done.again_s(done.default.cut)
-    row = done.in_a_row_s(one.cut)
-    return {
-        "what": what,
-        "cut": one.cut.text,
-        "predicted_s": one.predicted_s,
-        "seconds": one.seconds,
-        "rounds_s": [timing.seconds for timing in done.rounds.get(one.cut, ())],
-        "median_s": again,
-        "in_a_row_s": row if math.isfinite(row) else None,
-        "gain": default / again if math.isfinite(again) and math.isfinite(default) else None,
-        "kernels": one.kernels or None,
-        "error": one.error or None,
-    }
+    default, rows = done.again_s(done.default.cut), []
+    for what, one in pairs + [(what, one) for what, one in best if one is not None]:
+        again = done.again_s(one.cut)
+        rows.append(
+            {
+                "what": what,
+                "cut": one.cut.text,
+                "predicted_s": one.predicted_s,
+                "seconds": one.seconds,
+                "rounds_s": [timing.seconds for timing in done.rounds.get(one.cut, ())],
+                "median_s": again,
+                "in_a_row_s": _finite(done.in_a_row_s(one.cut)),
+                "gain": speedup(default, again),
+                "kernels": one.kernels or None,
+                "error": one.error or None,
+            }
+        )
+    return rows

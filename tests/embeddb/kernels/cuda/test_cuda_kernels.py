@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import SpaceError
 from embeddb.kernels.cuda import nvrtc
-from embeddb.kernels.cuda.forms import FormRefused
+from embeddb.kernels.cuda.forms import FormRefused, inspect
 from embeddb.kernels.cuda.plan import Plan, fit, plan
-from embeddb.kernels.cuda.prepare import inspect
 from embeddb.kernels.cuda.product import bind
 from embeddb.platforms.platform import load_platform
 

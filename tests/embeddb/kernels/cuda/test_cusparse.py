@@ -32,7 +32,7 @@ def test_every_algorithm_equals_scipy(name: str, dtype: str) -> None:
 def test_preprocessing_and_buffer_are_made_once_for_each_matrix() -> None:
     device = EmulatedGpu(Path())
     a = patterns()["random"]
-    library = cusparse(device)._library
+    library = cusparse(device).functions
     product = bind(csr_of(a, torch.float32), planned(Op("spmm", 8), LINE), device)
     for _ in range(3):
         b, out = torch.rand(90, 8), torch.empty(45, 8)
@@ -55,7 +55,7 @@ LINE = "work=cusparse,algorithm=csr2"
 
 def test_an_error_of_the_library_names_its_function(monkeypatch: pytest.MonkeyPatch) -> None:
     device = EmulatedGpu(Path())
-    monkeypatch.setattr(cusparse(device)._library, "cusparseSpMM", lambda *_: 10)
+    monkeypatch.setattr(cusparse(device).functions, "cusparseSpMM", lambda *_: 10)
     product = bind(csr_of(patterns()["one"], torch.float32), planned(Op("spmm", 4), LINE), device)
     with pytest.raises(DeviceError, match="cusparseSpMM: not supported"):
         product(torch.rand(1, 4), None, torch.empty(1, 4))
@@ -64,7 +64,7 @@ def test_an_error_of_the_library_names_its_function(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("status", [2, 11])
 def test_no_memory_is_an_error_of_its_own(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     device = EmulatedGpu(Path())
-    monkeypatch.setattr(cusparse(device)._library, "cusparseSpMM", lambda *_: status)
+    monkeypatch.setattr(cusparse(device).functions, "cusparseSpMM", lambda *_: status)
     product = bind(csr_of(patterns()["one"], torch.float32), planned(Op("spmm", 4), LINE), device)
     with pytest.raises(NoDeviceMemory, match="cusparseSpMM"):
         product(torch.rand(1, 4), None, torch.empty(1, 4))

@@ -10,7 +10,7 @@ import pytest
 
 from embeddb.nests.encoding import graph as nest_graph
 from embeddb.nests.encoding.features import FEATURES, operations
-from embeddb.nests.encoding.graph import NestGraph, Node, graph_of
+from embeddb.nests.encoding.graph import NestGraph, Node, graph_of, rows_of
 from embeddb.nests.examples import nest_of, sample_nests
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
@@ -114,7 +114,7 @@ def test_a_memlet_between_blocks_is_a_block() -> None:
         (1, False),
     ]
     # B[k][j], seen from the entry of j's blocks: all k, and 8 of j from the block's first.
-    at = graph.find(kind="memlet", array=2)[1]
+    at = rows_of(graph.nodes, kind="memlet", array=2)[1]
     found = told(graph, at)
     assert found["level"] == 1
     assert found["stop.d-1.l-1"] == found["start.d-1.l-1"] == 1
@@ -126,15 +126,17 @@ def test_a_memlet_between_blocks_is_a_block() -> None:
 def test_an_index_out_of_an_array_is_indirect() -> None:
     nest = sample_nests(16)["spmv"]
     graph = graph_of(nest, plain(nest))
-    (vector,) = graph.find(kind="memlet", array=3, statement=0)
+    (vector,) = rows_of(graph.nodes, kind="memlet", array=3, statement=0)
     found = told(graph, vector)
     assert found["indirect"] == found["dynamic"] == found["random.l-1"] == 1
     assert not [name for name in found if name.startswith(("start", "stop", "extent", "stride"))]
-    (entry,) = graph.find(kind="entry", loop=1)
+    (entry,) = rows_of(graph.nodes, kind="entry", loop=1)
     assert told(graph, entry)["dynamic"] == 1
     dynamic = graph_of(nest, replace(plain(nest), policy="dynamic", chunk=8))
-    assert "dynamic" not in told(dynamic, dynamic.find(kind="entry", loop=0)[0])
-    bounds = [at for at in graph.find(kind="memlet", array=4) if told(graph, at)["of_bound"]]
+    assert "dynamic" not in told(dynamic, rows_of(dynamic.nodes, kind="entry", loop=0)[0])
+    bounds = [
+        at for at in rows_of(graph.nodes, kind="memlet", array=4) if told(graph, at)["of_bound"]
+    ]
     joined = {tuple(edge) for edge in graph.edges.T.tolist()}
     assert len(bounds) == 3 and sum((at, entry) in joined for at in bounds) == 2
 
@@ -142,12 +144,12 @@ def test_an_index_out_of_an_array_is_indirect() -> None:
 def test_triangles_masks_and_reductions_are_marked() -> None:
     nests = sample_nests(16)
     triangle = graph_of(nests["triangular"], plain(nests["triangular"]))
-    (inner,) = triangle.find(kind="entry", loop=1)
+    (inner,) = rows_of(triangle.nodes, kind="entry", loop=1)
     assert told(triangle, inner)["triangular"] == 1
-    row = told(triangle, triangle.find(kind="memlet", array=1)[1])
+    row = told(triangle, rows_of(triangle.nodes, kind="memlet", array=1)[1])
     assert row["stop.d-1.l-2"] == row["stop.d-2.l-2"] == 1 and row["extent.d-1"] == log(16)
     masked = graph_of(nests["masked_max"], plain(nests["masked_max"]))
-    (target,) = masked.find(kind="memlet", statement=0, written=True)
+    (target,) = rows_of(masked.nodes, kind="memlet", statement=0, written=True)
     assert told(masked, target)["reduction.max="] == told(masked, target)["dynamic"] == 1
     counted = operations(nests["masked_max"].body)
     assert {k: v for k, v in counted.items() if v} == {"compare": 1, "extreme": 1, "exp": 1}
@@ -156,7 +158,7 @@ def test_triangles_masks_and_reductions_are_marked() -> None:
 def test_reads_of_a_stencil_share_what_is_outside() -> None:
     nest = sample_nests(16)["stencil"]
     graph = graph_of(nest, plain(nest))
-    reads = graph.find(kind="memlet", array=1, written=False)
+    reads = rows_of(graph.nodes, kind="memlet", array=1, written=False)
     assert len(reads) == 2 + 5
     whole = told(graph, reads[0])
     assert whole["accesses"] == log(5)
@@ -212,11 +214,13 @@ def test_places_beyond_the_features_are_left_out() -> None:
     at = [[0, 1]] * 4 + [[0, 0, 1]]
     nest = nest_of([3, 4], [["i64", [3, 3, 3, 3, 4], "zero"]], [["=", [0, *at], ["loop", 1], None]])
     graph = graph_of(nest, plain(nest))
-    (last,) = graph.find(kind="array")
+    (last,) = rows_of(graph.nodes, kind="array")
     assert told(graph, last)["dimensions"] == 5
     assert told(graph, last)["bytes"] == log(3**4 * 4 * 8)
-    assert told(graph, graph.find(kind="body")[0])["loop_index"] == 1
-    assert told(graph, graph.find(kind="memlet")[0])["stride.l-2"] == log(8 * (4 + 12 + 36 + 108))
+    assert told(graph, rows_of(graph.nodes, kind="body")[0])["loop_index"] == 1
+    assert told(graph, rows_of(graph.nodes, kind="memlet")[0])["stride.l-2"] == log(
+        8 * (4 + 12 + 36 + 108)
+    )
 
 
 @pytest.mark.parametrize("nest", sample_nests(16).values(), ids=repr)

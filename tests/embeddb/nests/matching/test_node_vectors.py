@@ -10,7 +10,7 @@ from nest_shapes import product, sparse_product, transpose
 
 from benchmarks.nest_matchers import loop_vectors
 from embeddb.nests.encoding.graph import Node, graph_of
-from embeddb.nests.matching.transfer import raw_vectors, remembered
+from embeddb.nests.matching.transfer import raw_vectors
 from embeddb.nests.recipe import identity_schedule
 from embeddb.nests.schedule import Schedule
 
@@ -44,19 +44,7 @@ def test_what_comes_out_of_an_array_moves_but_not_to_the_next_element() -> None:
 def test_raw_vectors_are_the_features() -> None:
     nest = transpose()
     graph = graph_of(nest, identity_schedule(nest))
-    nodes, rows = raw_vectors()(nest, identity_schedule(nest))
+    nodes, rows = raw_vectors(nest, identity_schedule(nest))
     assert nodes == graph.nodes
+    assert raw_vectors(transpose(), identity_schedule(nest))[1] is rows  # made once
     np.testing.assert_array_equal(rows, graph.features)
-
-
-def test_remembered_vectors_are_made_once() -> None:
-    asked: list[str] = []
-
-    def vectors(nest: object, schedule: object) -> tuple[list[Node], np.ndarray]:
-        asked.append(repr(nest))
-        return [], np.zeros((0, 4), dtype=np.float32)
-
-    once = remembered(vectors)
-    for nest in (product(), product(), transpose()):
-        once(nest, identity_schedule(nest))
-    assert len(asked) == 2

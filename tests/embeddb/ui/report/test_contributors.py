@@ -21,7 +21,7 @@ from embeddb.store.withdrawn import RunSelection
 from embeddb.ui.report.contributors import contributors_of
 from embeddb.ui.report.database import database_facts
 from embeddb.ui.report.explanation import explanation_html
-from indexer.exchange.push import push
+from indexer.exchange.exchange import push
 
 PLATFORM = builders.tiny()
 SCRIPT = "<script>ann()</script>"

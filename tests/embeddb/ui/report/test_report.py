@@ -302,8 +302,8 @@ def test_drawings_are_in_the_page() -> None:
 
 
 def test_settings_say_what_is_not_as_usual() -> None:
-    rows = settings({"a": 1, "b": 2}, {"a": 1, "c": 3})
-    assert [(s.name, s.value, s.default) for s in rows] == [
+    rows = settings({"a": 1, "b": 2}, {"a": 1, "c": 3}, {})
+    assert [(s["name"], s["value"], s["default"]) for s in rows] == [
         ("a", "1", None),
         ("b", "2", "(not used)"),
         ("c", "(not used)", "3"),

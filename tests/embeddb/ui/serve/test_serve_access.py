@@ -261,6 +261,20 @@ def test_the_verb_refuses_to_be_open(
     assert said in told.err and TOKEN not in told.err and not told.out
 
 
+def test_an_address_is_only_told_where_a_page_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise UsageError("no page today")
+
+    monkeypatch.setattr("embeddb.ui.serve.running.build_app", broken)
+    assert run_verb(["init", str(tmp_path / "a.db")]) == 0
+    capsys.readouterr()
+    assert run_verb(["serve", str(tmp_path / "a.db"), "--port", "0", "--json"]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and "no page today" in told.err
+
+
 def test_an_app_that_others_reach_needs_one(db: Database) -> None:
     for address in (Address("0.0.0.0"), Address(public=PUBLIC)):
         with pytest.raises(UsageError, match="token"):

@@ -105,10 +105,9 @@ def test_files_that_take_long_are_let_go(db: Database, monkeypatch: pytest.Monke
 def test_a_file_has_limits_of_its_own(tmp_path: Path, limits: reading.Limits, word: str) -> None:
     (tmp_path / "A.mtx").write_bytes(matrix())
     if not word:
-        found = anyio.run(reading.read_apart, tmp_path / "A.mtx", "B", limits)
-        pattern = found.pattern
+        pattern, picture = anyio.run(reading.read_apart, tmp_path / "A.mtx", "B", limits)
         assert (pattern, pattern.name, pattern.group) == (band(120, 6), "B", "B")
-        assert found.thumbnail == thumbnail(pattern)
+        assert picture == thumbnail(pattern)
         return
     with pytest.raises(MatrixError, match=word):
         anyio.run(reading.read_apart, tmp_path / "A.mtx", "B", limits)

@@ -64,7 +64,7 @@ def test_the_product_is_that_of_the_matrix(spmm: Nest, tmp_path: Path) -> None:
     libraries = Libraries()
     job.expect(tmp_path, "", libraries)
     dynamic = replace(canonical_schedule(spmm), policy="dynamic", chunk=8)
-    (built,) = nest_job.build_all(spmm, [dynamic], tmp_path).values()
+    (built,) = nest_job.MeasuredNest(spmm).build([dynamic], tmp_path).values()
     libraries.call(str(built.library), built.which, job.arrays, 2)
     assert job.wrong() == ""
     held = dict(zip(spmm.array_names, job.arrays, strict=True))

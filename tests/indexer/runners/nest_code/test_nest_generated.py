@@ -55,7 +55,7 @@ def statuses(made: Nest, schedules: list[Schedule], folder: Path, threads: int =
     libraries, job = Libraries(), NestJob(made, 0)
     job.expect(folder, "", libraries)
     found = []
-    for built in nest_job.build_all(made, schedules, folder).values():
+    for built in nest_job.MeasuredNest(made).build(schedules, folder).values():
         assert built.status == "ok", built.error
         job.restore(all=True)
         libraries.call(str(built.library), built.which, job.arrays, threads)

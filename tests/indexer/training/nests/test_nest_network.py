@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nest_weights import predicted
 
 from embeddb.nests.examples import sample_nests
 
@@ -75,7 +76,7 @@ def test_numpy_says_what_torch_says(inputs: str, graphs: list[NestGraph], tmp_pa
         at += len(graph.nodes)
         np.testing.assert_allclose(plain.node_embeddings(graph), mine, atol=1e-4)
         np.testing.assert_allclose(plain.embedding(graph, counted), nest, atol=1e-4)
-        np.testing.assert_allclose(plain.predict(graph, counted), targets, atol=1e-4)
+        np.testing.assert_allclose(predicted(plain, graph, counted), targets, atol=1e-4)
 
 
 def test_absent_counters_are_no_counters(graphs: list[NestGraph], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from embeddb.nests.counters import COUNTERS, GIVEN, CounterVector
-from indexer.training.nests.samples import LOGARITHMS, TARGETS, targets_of, value_of
+from indexer.training.nests.samples import LOGARITHMS, TARGETS, targets_of
 
 #: Of each of two threads, and by how much the second has more.
 _COUNTS = {
@@ -33,6 +33,13 @@ def counted(**changed: float) -> CounterVector:
     """Two threads with the counts above each, unless another is told."""
     row = [float((_COUNTS | changed).get(name, 0)) for name in COUNTERS]
     return CounterVector.of_threads(np.array([row, row]), "perf")
+
+
+def value_of(target: str, learned: float) -> float:
+    """A target in its unit (seconds, 1/s, bytes/s, or none) from its transformed value."""
+    if target == "runtime":
+        return float(2.0**learned)
+    return float(2.0**learned - 1) if target in LOGARITHMS else learned
 
 
 def told(vector: CounterVector, seconds: float = 0.5) -> dict[str, float]:

@@ -23,6 +23,7 @@ from embeddb.tensors.encoding.features import flat_rows  # noqa: E402
 from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, Analysis  # noqa: E402
 from indexer.training.cost_model.trees import weights  # noqa: E402
 from indexer.training.tensors.figures import kendall  # noqa: E402
+from indexer.training.tensors.fitting import KernelTraining, recipe  # noqa: E402
 from indexer.training.tensors.grown_trees import (  # noqa: E402
     boosted_by_family,
     grown,
@@ -32,7 +33,6 @@ from indexer.training.tensors.grown_trees import (  # noqa: E402
 )
 from indexer.training.tensors.operations import summed  # noqa: E402
 from indexer.training.tensors.samples import split  # noqa: E402
-from indexer.training.tensors.settings import KernelTraining, recipe  # noqa: E402
 from indexer.training.tensors.train import KernelData, train_kernels  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -16,11 +16,12 @@ pytest.importorskip("torch_geometric")
 from tiled_kernels import fused_samples, kernels, tiled_samples  # noqa: E402
 
 from embeddb.core.errors import InputError, UsageError  # noqa: E402
+from embeddb.tensors.encoding.features import graph_of, tile_rows  # noqa: E402
 from embeddb.tensors.encoding.forward import KernelNetwork  # noqa: E402
 from indexer.training.folder import checkpoint_of, curve_of, folder_of  # noqa: E402
 from indexer.training.tensors.figures import fused_figures, kendall, summary, tile_figures  # noqa: E402
+from indexer.training.tensors.fitting import KernelTraining, recipe  # noqa: E402
 from indexer.training.tensors.samples import KernelSample, split  # noqa: E402
-from indexer.training.tensors.settings import KernelTraining, recipe  # noqa: E402
 from indexer.training.tensors.train import KernelData, train_kernels  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -81,7 +82,9 @@ def test_the_file_says_what_was_trained(
     assert np.mean([f["tau"] for f in found.values()]) == pytest.approx(
         card["figures"]["valid"]["tau"], abs=2e-3
     )
-    assert network.embedding(by_id[valid[0].id]).shape == (network.spec.embedding,)
+    kernel = by_id[valid[0].id]
+    embeddings = network.embeddings(graph_of(kernel), tile_rows(kernel, [{}]))
+    assert embeddings.shape == (1, network.spec.embedding)
 
 
 def test_seconds_of_kernels_are_learned(tmp_path: Path) -> None:
