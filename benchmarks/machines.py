@@ -265,7 +265,7 @@ def forest_of(samples: Samples, weight: np.ndarray | None = None) -> CostModel:
     card["settings"]["members"] = 1
     rows = trees.tables(samples, TreeTable.from_card(card), None)
     each = None if weight is None else np.repeat(weight, np.diff(samples.indptr))
-    settings = {**trees.SETTINGS, "min_data_in_leaf": trees.LEAF, "seed": 0}
+    settings = {**trees.EVERY_MACHINE, "seed": 0}
     booster = trees.boosted(np.concatenate(rows), trees.levelled(samples), settings, each)
     tensors = {f"member.0.{name}": array for name, array in trees.weights(booster).items()}
     return calibrated({**card, "metrics": {}}, tensors, samples, [])

@@ -87,9 +87,9 @@ class AdoptRequest:
 @dataclass(frozen=True, slots=True)
 class AdoptedOp:
     """Measurements and learned model of one op. `methods` has held-out figures by method
-    (`embeddb.learning.expected`), `configurations` the number among which was chosen. `difference`
-    is the mean log share by which all samples are ahead of half of them, with its standard
-    error."""
+    (`embeddb.learning.expected`), `configurations` the number among which was chosen: those that
+    ran, and others where few did. `difference` is the mean log share by which all samples are ahead
+    of half of them, with its standard error."""
 
     op: Op
     matrices: int
@@ -232,8 +232,8 @@ class Adoption:
         fixed = vote_scores(samples, k=1, shrink=math.inf)
         choices = [
             learned_choices(process, samples, among),
-            {row: among.best(row, scores[among.columns]) for row, scores in near.items()},
-            {row: among.best(row, scores[among.columns]) for row, scores in fixed.items()},
+            {row: among.best(row, among.scores(by_column)) for row, by_column in near.items()},
+            {row: among.best(row, among.scores(by_column)) for row, by_column in fixed.items()},
         ]
         figures = expected(process, samples, among, choices)
         return dict(zip((LEARNED, VOTE, FIXED), figures, strict=True))

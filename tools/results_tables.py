@@ -318,6 +318,31 @@ def _adopt_expected(data: Any) -> Table:
     return lines
 
 
+@table("tree-settings", "tree_settings")
+def _tree_settings(data: Any) -> Table:
+    places = {
+        "cuda@h200": "NVIDIA H200, an earlier campaign",
+        "cuda@418a3fe9": "NVIDIA H200, the starter",
+        "cpu": "CPUs, a machine left out",
+        **MACHINES,
+    }
+    cells: dict[tuple[str, str, str], list[Any]] = {}
+    for name, draws in data.items():
+        if name != "machine":
+            where, samples = name.split(", ", 1)
+            platform, op = where.split()
+            out = "machines left out" if samples.startswith("without") else samples
+            cells.setdefault((places[platform], op, out), []).extend(draws)
+    lines = [["runs", "operation", "learned from", "held out", "one machine", "every machine"]]
+    for (place, op, samples), draws in cells.items():
+        shares = (
+            " / ".join(f"{fmean(one):.3f}" for one in zip(*(d[how] for d in draws), strict=True))
+            for how in ("one machine", "every machine")
+        )
+        lines.append([place, op, samples, f"{len(draws)} times", *shares])
+    return lines
+
+
 def _mean_and_error(shares: Sequence[Sequence[float]]) -> str:
     first, five = zip(*shares, strict=True)
     error = pstdev(first) / max(len(first) - 1, 1) ** 0.5

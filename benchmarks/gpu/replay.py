@@ -2,11 +2,13 @@
 
     replay.py DB RESULTS OUT.json [OP…]
 
-RESULTS is the folder of the campaign's rows. Beside the answers stand the default, the best fixed
-configuration, plain neighbours, stock extremely randomised trees (scikit-learn's defaults, on the
-same statistics and one column per parameter value; where it is installed) and the oracle; `exact`
-leaves configurations of reduced precision out for all of them. Every configuration ran on the
-matrix that is asked about.
+RESULTS is the folder with the seconds of cuSPARSE's algorithms. Beside the answers stand the
+default, the best fixed configuration, plain neighbours, stock extremely randomised trees
+(scikit-learn's defaults, on the same statistics and one column per parameter value; where it is
+installed) and the oracle; `exact` leaves configurations of reduced precision out for all of them.
+`trees` are those of `embeddb train costmodel --predictor trees`, learned in each fold, `with trees`
+the answers by their mean with the neighbours' vote. Every configuration ran on the matrix that is
+asked about.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from csv import DictReader
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,8 @@ from embeddb.ranking.fallback import answer
 from embeddb.ranking.query import Query
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.evaluate import PlainNeighbours
+from tuners.evaluation.learned import Seen, outcome_of, seen_by
+from tuners.evaluation.learned_rankers import learned_rankers
 from tuners.ranking import StaticBestTuner
 
 OPS = ("spmm:32", "spmm:128", "spmm:512", "spmv", "sddmm:32", "sddmm:128")
@@ -57,9 +62,7 @@ def library_seconds(results: Path) -> dict[tuple[str, str], float]:
     last: dict[tuple[str, str, str], float] = {}
     with lzma.open(results / "cusparse.csv.xz", "rt", newline="") as f:
         for row in sorted(DictReader(f), key=lambda row: row["session"]):
-            if row["dtype"] == "f32" and row["status"] == "ok":
-                times = sorted(float(t) for t in row["times_us"].split(";"))
-                last[row["op"], row["matrix"], row["algorithm"]] = times[len(times) // 2] / 1e6
+            last[row["op"], row["matrix"], row["algorithm"]] = float(row["time_us"]) / 1e6
     best: dict[tuple[str, str], float] = {}
     for (op, matrix, _), seconds in last.items():
         best[op, matrix] = min(seconds, best.get((op, matrix), math.inf))
@@ -86,11 +89,33 @@ def figures(bench: Bench, library: dict[str, float]) -> dict[str, Any]:
                     logs[method + suffix].append(
                         (best / one, best / five, truth.default_s / one, over)
                     )
+        scorer = bench.learned(learned_rankers()["boosted"], train)
+        for seen in seen_by(bench, scorer, train, test):
+            for method, figures_of in by_trees(seen, kernel.is_exact):
+                one, five, best = figures_of
+                over = library[seen.query.pattern.name] * one / best
+                logs[method].append((one, five, seen.truth.default_s * one / best, over))
     return {
         "matrices": len(logs["default"]),
         "configurations": bench.tried,
         "methods": {method: summary(np.array(values)) for method, values in logs.items()},
     }
+
+
+def by_trees(
+    seen: Seen, is_exact: Callable[[Config], bool]
+) -> Iterator[tuple[str, tuple[float, float, float]]]:
+    """Shares of the optimum at 1 and at 5 by the trees, alone and with the vote, and the seconds of
+    the optimum."""
+    times = seen.truth.times
+    exact = {config: seconds for config, seconds in times.items() if is_exact(config)}
+    for suffix, able in (("", times), (", exact", exact)):
+        part = replace(seen, truth=replace(seen.truth, times=able))
+        for method, weight in (("trees", 1.0), ("with trees", 0.5)):
+            outcome = outcome_of(part, weight)
+            best = min(able.values())
+            one, five = math.exp(outcome.of_optimum_1), math.exp(outcome.of_optimum_5)
+            yield method + suffix, (one, five, best)
 
 
 def proposals(

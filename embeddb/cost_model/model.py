@@ -92,12 +92,13 @@ def _remember(cache: dict[Any, T], key: Any, value: T) -> T:
 
 def platform_mismatch(card: Mapping[str, Any], kernel: str, platform: Platform, op: Op) -> str:
     """Return the reason why a model of a `kernel` does not fit a platform and an op, by its card,
-    in one line; empty if it fits."""
+    in one line; empty if it fits. A model of one instance fits no other one, but the platform as a
+    whole: a question without an instance is answered by its neighbours' runs, too."""
     trained_on = card["platform"]
     instance = str(trained_on.get("id", ""))
     if trained_on["name"] != platform.name:
         return f"trained for the platform {trained_on['name']}, not {platform.name}"
-    if "@" in instance and instance != platform.id:
+    if "@" in instance and platform.instance and instance != platform.id:
         return f"trained on the runs of {instance}, and this is {platform.id}"
     if kernel != op.name or op.name not in platform.kernels:
         return f"trained for {kernel}, not {op.name}"

@@ -1,9 +1,10 @@
 """Expected shares of the optimum of answers that are learned from few samples.
 
 On a matrix of few samples the best of these is mostly slower than the optimum, so a share of it is
-too high. Here the choices for a matrix are among the configurations that ran on any, and their
-share is of the best of these, on average over draws from the posterior of a Gaussian process: what
-its samples, those of the matrix included, leave open counts as chances of being the best.
+too high. Here the choices for a matrix are among the configurations that ran on any, and others at
+random where few ran: a few that ran seldom include the optimum. Their share is of the best of
+these, on average over draws from the posterior of a Gaussian process: what its samples, those of
+the matrix included, leave open counts as chances of being the best.
 """
 
 from __future__ import annotations
@@ -19,21 +20,25 @@ from embeddb.cost_model.gaussian import GaussianProcess
 from embeddb.learning.comparison import COUNT, HeldOutChoices
 from embeddb.learning.left_out import inputs_of, without_group
 from embeddb.learning.samples import Samples
+from embeddb.platforms.space.space import ConfigSpace
 
 Floats = NDArray[np.float64]
 #: Positions int64[c<=5] of the first choices among the candidates, best first, by row.
 Choices = Mapping[int, NDArray[np.int64]]
 
-#: Most configurations to choose from, and draws from the posterior of each matrix.
-_MOST_CANDIDATES, _DRAWS = 512, 64
+#: Most configurations to choose from, fewest where the space has as many, and draws from the
+#: posterior of each matrix. With the fewest, expected shares are nearest to true ones among the
+#: about 100 configurations of an H200 (benchmarks/results/expected_shares.json).
+_MOST_CANDIDATES, _FEWEST_CANDIDATES, _DRAWS = 512, 128, 64
 #: Shares of the samples of a learning curve, and choices of each.
 _PARTS, _REPEATS = (0.25, 0.5, 1.0), 3
 
 
 class Candidates(NamedTuple):
-    """Configurations that ran on any matrix, of more than 512 those with the largest gains: their
-    `columns` int64[c] in the samples, and `legal` bool[r,c] for the sizes of each row (all, where
-    none is)."""
+    """Configurations that ran on any matrix, of more than 512 those with the largest gains, then
+    others drawn from the space up to 128. `columns` int64[<=c] has the positions of the former in
+    the samples, `legal` bool[r,c] what is legal for the sizes of each row (all, where nothing is).
+    """
 
     columns: NDArray[np.int64]
     configs: Sequence[Config]
@@ -46,21 +51,39 @@ class Candidates(NamedTuple):
         np.maximum.at(most, samples.column, samples.gain)
         fastest = np.argsort(-most, kind="stable")[: min(_MOST_CANDIDATES, np.isfinite(most).sum())]
         ran = np.sort(fastest).astype(np.int64)
-        configs = [samples.configs[at] for at in ran]
-        rows, by_symbols = [], dict[tuple[tuple[str, int], ...], NDArray[np.bool_]]()
-        for row in samples.rows:
-            space = samples.platform.space(op, row.sizes)
-            symbols = tuple(sorted(space.symbols.items()))  # those sizes that the space reads
-            if symbols not in by_symbols:
-                legal = np.array([space.reason(config) is None for config in configs])
-                by_symbols[symbols] = legal if legal.any() else ~legal
-            rows.append(by_symbols[symbols])
-        return cls(ran, configs, np.array(rows))
+        spaces = [samples.platform.space(op, row.sizes) for row in samples.rows]
+        # The same sizes, of those that the space reads, have the same space.
+        symbols = [tuple(sorted(space.symbols.items())) for space in spaces]
+        distinct = dict(zip(symbols, spaces, strict=True))
+        configs = _filled([samples.configs[at] for at in ran], list(distinct.values()))
+        legal_by = {}
+        for key, space in distinct.items():
+            legal = np.array([space.reason(config) is None for config in configs])
+            legal_by[key] = legal if legal.any() else ~legal
+        return cls(ran, configs, np.array([legal_by[key] for key in symbols]))
+
+    def scores(self, by_column: Floats) -> Floats:
+        """float64[c]: scores of configurations as the samples number them, the lowest number for
+        candidates that did not run."""
+        scores = np.full(len(self.configs), np.finfo(np.float64).min)
+        scores[: len(self.columns)] = by_column[self.columns]
+        return scores
 
     def best(self, row: int, scores: Floats) -> NDArray[np.int64]:
         """Positions of the five legal ones with the highest scores float64[c]."""
         order = np.argsort(-np.where(self.legal[row], scores, -np.inf), kind="stable")
         return order[: min(COUNT, int(self.legal[row].sum()))]
+
+
+def _filled(configs: Sequence[Config], spaces: Sequence[ConfigSpace]) -> list[Config]:
+    """The configurations and, where they are fewer than 128, as many others of each space."""
+    rng, filled = np.random.default_rng(0), dict.fromkeys(configs)
+    for left, space in zip(range(len(spaces), 0, -1), spaces, strict=True):
+        share = -(-(_FEWEST_CANDIDATES - len(filled)) // left)
+        if share > 0:
+            drawn = space.sample(share + len(filled), rng=rng)
+            filled |= dict.fromkeys([config for config in drawn if config not in filled][:share])
+    return list(filled)
 
 
 def expected(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from embeddb.learning.samples import Samples
 
 #: Raise it when the same runs give another model.
-_VERSION = 8
+_VERSION = 9
 #: Fewest groups of matrices, and runs, to learn from and judge by.
 LEAST_GROUPS, LEAST_RUNS = 5, 40
 #: With more runs neighbours answer until a model is trained, which takes minutes.

@@ -206,12 +206,14 @@ class Bench:
         evidence = self.evidence.take(own).pruned()
         ids = {row.pattern_id for row in evidence.rows}
         featurizer, vectors = self._features()
+        lengths = {self.evidence.rows[i].pattern_id: self.lengths(i) for i in own.tolist()}
         return fit(
             evidence,
             {featurizer: {i: v for i, v in vectors.items() if i in ids}},
             {i: self.infos[i] for i in ids},
             self.platforms[evidence.rows[0].platform],
             self.op,
+            lengths,
         )
 
     def raw(self, row: int) -> NDArray[np.float32] | None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.records import WorkloadInfo
+from embeddb.core.row_lengths import RowLengths
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.prediction import Scorer
@@ -245,7 +246,7 @@ def _mean(values: Sequence[float] | NDArray[np.float64]) -> float:
 
 
 #: Trains a ranker on the evidence of the training groups, raw vectors by featurizer (one) and
-#: pattern id, facts of the patterns, the platform and the op.
+#: pattern id, facts of the patterns, the platform, the op, and row lengths by pattern id.
 Fit = Callable[
     [
         RunMatrix,
@@ -253,6 +254,7 @@ Fit = Callable[
         Mapping[str, WorkloadInfo],
         Platform,
         Op,
+        Mapping[str, RowLengths | None],
     ],
     Scorer,
 ]

@@ -5,7 +5,7 @@ tiles."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from embeddb.core.extras import install_hint
 
 if TYPE_CHECKING:
     from embeddb.core.records import WorkloadInfo
+    from embeddb.core.row_lengths import RowLengths
     from embeddb.cost_model import Problem
     from embeddb.cost_model.graph_model import KernelTrees
     from embeddb.cost_model.model import CostModel
@@ -57,6 +58,7 @@ def _train(
     infos: Mapping[str, WorkloadInfo],
     where: Platform,
     op: Op,
+    lengths: Mapping[str, RowLengths | None],
 ) -> CostModel:
     """A cost model, without `settings` the process of few samples."""
     from embeddb.learning.few_samples import process_card
@@ -66,6 +68,7 @@ def _train(
 
     featurizer, raw = next(iter(vectors.items()), ("", {}))
     samples = from_evidence(evidence, raw, infos, where, op, featurizer=(featurizer, ""))
+    samples = replace(samples, lengths=tuple(lengths[row.pattern_id] for row in samples.rows))
     if settings is None:
         return learn(samples, process_card(samples))
     return train(samples, settings)
@@ -110,6 +113,7 @@ def kernel_rankers(
         infos: Mapping[str, WorkloadInfo],
         where: Platform,
         op: Op,
+        lengths: Mapping[str, RowLengths | None],
     ) -> KernelTreesScorer:
         """Raises: NothingFound for fewer than two kernels."""
         if op.name != "tile":

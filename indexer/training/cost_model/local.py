@@ -83,7 +83,7 @@ def trained_for(machine: Platform, source: CostModel, samples: Samples) -> CostM
     own = np.array([one.id == machine.id for one in samples.machines])
     weight = np.repeat(np.where(own, OWN_WEIGHT, 1.0), np.diff(samples.indptr))
     table = np.concatenate(trees.tables(samples, source.table, None))
-    settings = {**trees.SETTINGS, "min_data_in_leaf": trees.LEAF, "seed": 0}
+    settings = {**trees.EVERY_MACHINE, "seed": 0}
     booster = trees.boosted(table, trees.levelled(samples), settings, weight)
     tensors = {f"member.0.{name}": array for name, array in trees.weights(booster).items()}
     return CostModel(_card(machine, source, samples, int(own.sum())), tensors)

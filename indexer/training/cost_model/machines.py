@@ -19,7 +19,7 @@ from embeddb.learning.samples import Samples
 from embeddb.platforms.machines import same_machine
 from indexer.training.cost_model.settings import CostSettings
 from indexer.training.cost_model.train import tree_card
-from indexer.training.cost_model.trees import fit_member, tables
+from indexer.training.cost_model.trees import EVERY_MACHINE, fit_member, tables
 
 #: Most runs of a matrix on a machine: a complete grid would outweigh the other machines.
 _PER_ROW = 60
@@ -77,7 +77,7 @@ def train_for_machines(
     scores: dict[int, Floats] = {}
     for at, trial in enumerate(trials):
         progress("trees, machines left out", at, len(trials))
-        fitted = fit_member(samples, rows, trial.out, settings.seed * 1000 + at)
+        fitted = fit_member(samples, rows, trial.out, settings.seed * 1000 + at, EVERY_MACHINE)
         if at < members:
             tensors |= {f"member.{at}.{name}": array for name, array in fitted.weights.items()}
         else:

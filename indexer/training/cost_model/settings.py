@@ -139,4 +139,4 @@ def preset(name: str, **changes: Any) -> CostSettings:
 
 def forest(**changes: Any) -> CostSettings:
     """Boosted trees, the best from few groups of matrices."""
-    return CostSettings(**{"predictor": "trees", "residual": False, "members": 5, **changes})
+    return CostSettings(**{"predictor": "trees", "residual": False, "members": 2, **changes})

@@ -17,6 +17,7 @@ from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, Analysis
 from indexer.training.cost_model.trees import boosted, weights
 from indexer.training.tensors.samples import KernelSample
 
+_TREES = 400
 _SETTINGS: Mapping[str, Any] = {
     "objective": "regression",
     "learning_rate": 0.05,
@@ -41,7 +42,9 @@ def boosted_by_family(
 ) -> Any:
     """A LightGBM model of rows float32[x,f] and targets float64[x]; all families, given per row,
     have the same weight. Raises: MissingDependency without LightGBM."""
-    return boosted(table, wanted, {**_SETTINGS, "seed": seed}, evenly(families))
+    return boosted(
+        table, wanted, {**_SETTINGS, "num_iterations": _TREES, "seed": seed}, evenly(families)
+    )
 
 
 def tree_weights(

@@ -47,10 +47,17 @@ def learned(of: Samples) -> GaussianProcess:
     return GaussianProcess.fit(measured(of, range(len(of.rows)), 0))
 
 
+def those_that_ran(samples: Samples) -> Candidates:
+    """The candidates without those of the space that did not run."""
+    among = Candidates.of(samples)
+    count = len(among.columns)
+    return among._replace(configs=among.configs[:count], legal=among.legal[:, :count])
+
+
 def test_it_is_nearer_to_the_truth_than_the_share_of_the_best_sample() -> None:
     whole = every_pair()
     few = whole.limited(MATRICES, 4, 0)
-    process, among = learned(few), Candidates.of(few)
+    process, among = learned(few), those_that_ran(few)
     choices = by_mean(process, few, among, range(len(few.rows)))
     (found,) = expected(process, few, among, [choices])
     shares = left_out(process, few, range(len(few.rows)))
@@ -101,11 +108,36 @@ def test_what_is_illegal_for_a_matrix_is_not_chosen_and_no_optimum() -> None:
 
 def test_candidates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("embeddb.learning.expected._MOST_CANDIDATES", 7)
+    monkeypatch.setattr("embeddb.learning.expected._FEWEST_CANDIDATES", 7)
     own = samples(matrices=4, configs=20)
     among = Candidates.of(own)
     assert int(own.column[own.gain.argmax()]) in among.columns
     assert len(among.configs) == 7 == len(among.columns) and among.legal.shape == (4, 7)
     assert [own.configs[at] for at in among.columns] == list(among.configs)
+
+
+def test_where_few_ran_others_of_the_space_are_candidates() -> None:
+    own = samples("cpu", matrices=8, configs=4)
+    among, ran = Candidates.of(own), len(own.configs)
+    assert ran < 128
+    assert list(among.configs[:ran]) == [own.configs[at] for at in among.columns]
+    assert len(among.configs) == 128 == len(set(among.configs))
+    assert among.legal[:, ran:].any(axis=0).all()  # each for a matrix of some size
+    assert list(Candidates.of(own).configs) == list(among.configs)  # the same every time
+    scores = among.scores(np.arange(float(ran)))
+    assert scores[:ran].tolist() == among.columns.tolist()
+    best = among.best(0, scores)  # of those that ran: the others have no scores
+    assert (best < ran).all() and len(best) == 5
+
+
+def test_a_few_that_ran_promise_less_than_their_own_best() -> None:
+    own = samples(matrices=12, configs=8)
+    process = learned(own)
+    few, filled = (
+        expected(process, own, one, [by_mean(process, own, one, range(12))])[0]
+        for one in (those_that_ran(own), Candidates.of(own))
+    )
+    assert filled.at_1.mean() < few.at_1.mean()
 
 
 def test_the_curve_ends_with_all_samples() -> None:

@@ -100,7 +100,9 @@ def test_other_derived_quantities_are_another_model(model: CostModel) -> None:
     assert "derived quantities" in other.mismatch(own.platform, own.ops[0], *made)
     elsewhere = replace(own.platform, instance="another")
     named = {**model.card, "platform": {**model.card["platform"], "id": "spade@one"}}
-    assert "spade@one" in CostModel(named, model.tensors).mismatch(elsewhere, own.ops[0], *made)
+    of_one = CostModel(named, model.tensors)
+    assert "spade@one" in of_one.mismatch(elsewhere, own.ops[0], *made)
+    assert not of_one.mismatch(replace(own.platform, instance=""), own.ops[0], *made)
 
 
 def test_too_few_samples_are_refused_with_what_to_do() -> None:

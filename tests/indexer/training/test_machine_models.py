@@ -101,7 +101,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             fill(db, machine(name, vector_bytes, **l2), matrices(16))
         embed(db.index)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trees, "_TREES", 60)
+        patch.setitem(trees.EVERY_MACHINE, "num_iterations", 60)
         words = ["train", "costmodel", str(folder), "--platform", "lanes", "--op", str(OP)]
         assert run_verb([*words, "--every-machine"]) == 0
     return folder
@@ -247,7 +247,7 @@ def test_local_runs_correct_its_answers(place: Path) -> None:
 
 @pytest.fixture
 def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trees, "_TREES", 60)
+    monkeypatch.setitem(trees.EVERY_MACHINE, "num_iterations", 60)
 
 
 def first_order(model: CostModel, db: Database, platform: Platform) -> str:

@@ -43,13 +43,13 @@ SPADE, OP = load_platform("spade"), Op.parse("spmm:32")
 
 @pytest.fixture(autouse=True)
 def fewer_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trees, "_TREES", 40)
+    monkeypatch.setitem(trees.ONE_MACHINE, "num_iterations", 40)
 
 
 @pytest.fixture(scope="module")
 def model() -> CostModel:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trees, "_TREES", 40)
+        patch.setitem(trees.ONE_MACHINE, "num_iterations", 40)
         return train(samples(), forest(members=2))
 
 
@@ -85,8 +85,8 @@ def grown(rows: int, columns: int, seed: int, **settings: Any) -> tuple[Any, Any
     table[:, ::2] = np.round(table[:, ::2])
     table[:, 1] *= 1e6
     goal = table[:, 0] * table[:, 2] + np.sin(table[:, 3])
-    how = {**trees.SETTINGS, "min_data_in_leaf": 3, "seed": seed, **settings}
-    return lightgbm.train(how, lightgbm.Dataset(table, goal, params=how), 60), table
+    how = {**trees.ONE_MACHINE, "num_iterations": 60, "min_data_in_leaf": 3, "seed": seed}
+    return trees.boosted(table, goal, {**how, **settings}), table
 
 
 @pytest.mark.parametrize("blocks", [[(0, 9)], [(0, 2), (2, 3), (3, 9)]])

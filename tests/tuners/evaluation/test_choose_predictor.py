@@ -33,7 +33,7 @@ QUICK = ("--members", "1", "--epochs", "2", "--threads", "1")
 
 @pytest.fixture(autouse=True)
 def fewer_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trees, "_TREES", 20)
+    monkeypatch.setitem(trees.ONE_MACHINE, "num_iterations", 20)
     monkeypatch.setattr(judging, "_FEW_RUNS", 100)
 
 
@@ -135,7 +135,7 @@ def test_without_a_judge_the_network_is_taken(filled: Path, tmp_path: Path, caps
 def test_trees_and_their_number_when_asked_for(filled: Path, tmp_path: Path, capsys: Any) -> None:
     words = ("--predictor", "trees", "--no-judge", "--members", "0")
     told, _ = trained(filled, tmp_path, capsys, 10, *words)
-    assert (told["settings"]["predictor"], told["settings"]["members"]) == ("trees", 5)
+    assert (told["settings"]["predictor"], told["settings"]["members"]) == ("trees", 2)
     source = tmp_path / "source.safetensors"
     shutil.copy(told["file"], source)
     fine, err = trained(filled, tmp_path, capsys, 10, "--no-judge", "--from", str(source))

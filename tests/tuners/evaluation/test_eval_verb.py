@@ -97,7 +97,7 @@ def _judged_winners(folder: str, *, right_of: int) -> None:
         found = {p.id: db.store.pattern(p.id) for p in patterns()}
     infos = {i: info for i, info in found.items() if info is not None}
     fit = rankers.learned_rankers()["costmodel"]
-    model = fit(evidence, {"stats": vectors["stats"]}, infos, tiny(), OP)
+    model = fit(evidence, {"stats": vectors["stats"]}, infos, tiny(), OP, dict.fromkeys(infos))
     right = 0
     for pattern in patterns():
         sizes = (*pattern.shape, pattern.nnz)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MissingDependency, NothingFound, UsageError
 from embeddb.core.records import Measurement, Run, WorkloadInfo
+from embeddb.core.row_lengths import RowLengths
 from embeddb.cost_model import Problem
 from embeddb.database import Database
 from embeddb.index.run_matrix import RunMatrix
@@ -114,9 +115,11 @@ def test_a_ranker_learns_from_training_groups_alone() -> None:
         infos: Mapping[str, WorkloadInfo],
         platform: Platform,
         op: Op,
+        row_lengths: Mapping[str, RowLengths | None],
     ) -> Any:
         ids = {row.pattern_id for row in evidence.rows}
         assert set(infos) == ids and set(vectors) == {"stats"} and set(vectors["stats"]) == ids
+        assert set(row_lengths) == ids and None not in row_lengths.values()
         assert platform.id == "tiny" and op == OP
         seen = {groups[i] for i in ids}
         learned_from.append(seen)

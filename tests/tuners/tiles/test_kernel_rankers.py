@@ -46,11 +46,11 @@ def test_features_of_nothing_known_are_told() -> None:
     evidence: Any = SimpleNamespace(rows=rows, configs=configs, row=lambda _: row)
     somewhere: Any = SimpleNamespace(name="tile-cpu", environment={})
     fit = kernel_rankers({one.id: one for one in made}.get, {})["kernel-trees"]
-    learned = fit(evidence, {}, {}, somewhere, Op("tile"))
+    learned = fit(evidence, {}, {}, somewhere, Op("tile"), {})
     with pytest.raises(NothingFound, match="structure of every kernel"):
         learned.score(Problem(np.zeros(1, np.float32), somewhere, Op("tile"), UNKNOWN), configs)
     with pytest.raises(UsageError, match="rank tiles"):
-        fit(evidence, {}, {}, somewhere, Op("fused"))
+        fit(evidence, {}, {}, somewhere, Op("fused"), {})
     nobody = kernel_rankers(lambda _: None, {})["kernel-trees"]
     with pytest.raises(NothingFound, match="fewer than two"):
-        nobody(evidence, {}, {}, somewhere, Op("tile"))
+        nobody(evidence, {}, {}, somewhere, Op("tile"), {})

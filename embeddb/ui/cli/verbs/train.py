@@ -51,7 +51,7 @@ _PREDICTORS = ("auto", "gp", "mlp", "trees")
 @option.text("--from", "source", metavar="MODEL", help="Start from this model, or `starter`.")
 @option.limit("--samples", help="Use about this many runs of each op.")
 @option.choice("--predictor", among=_PREDICTORS)
-@option.limit("--members", most=64, help="0: 3 networks, 5 trees.")
+@option.limit("--members", most=64, help="0: 3 networks, 2 forests.")
 @option.number("--epochs", default=60, least=1, most=100_000)
 @option.lr
 @option.flag("--every-machine", help="Learn from all machines' runs, with their facts.")
