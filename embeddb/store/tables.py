@@ -139,11 +139,9 @@ class VectorTable:
         which a lookup by key would report as missing. Raises: StoreCorrupt."""
         prefix = _prefix(featurizer, version)
         with self._engine.read() as txn:
-            return {
-                key[len(prefix) :].hex(): np.frombuffer(raw, dtype="<f4").astype(np.float32)
-                for key, raw in txn.scan("vector")
-                if key.startswith(prefix)
-            }
+            ids = ((key[len(prefix) :].hex(), raw) for key, raw in txn.scan("vector")
+                   if key.startswith(prefix))  # fmt: skip
+            return {i: _vector(raw, featurizer, i) for i, raw in ids}
 
 
 def _rows(vectors: Vectors) -> dict[bytes, bytes]:

@@ -174,7 +174,8 @@ def dtype_of(expression: Expr, arrays: Sequence[Array]) -> str | None:
                 return "i32"
             taken = args[1:] if op == "select" else args
             dtype = _widest([dtype_of(a, arrays) for a in taken])
-            return "f64" if op in ("sqrt", *_MATH_CALLS) and dtype not in ("f32", "f64") else dtype
+            real = op in ("/", "sqrt", *_MATH_CALLS)
+            return "f64" if real and dtype not in ("f32", "f64") else dtype
 
 
 def _level(access: Access) -> int:
@@ -411,8 +412,6 @@ def _value(expression: Expr, nest: Nest) -> str:
         case Call("select", args):
             test, yes, no = (_value(a, nest) for a in args)
             return f"(({test}) != 0 ? {yes} : {no})"
-        case Call("/", args) if dtype_of(expression, nest.arrays) in ("i32", "i64"):
-            return f"trunc({' / '.join(_value(a, nest) for a in args)})"
         case Call(op, args):
             values = [_value(a, nest) for a in args]
             return f"{_CALLS[op]}({', '.join(values)})" if op in _CALLS else f"({op.join(values)})"

@@ -10,6 +10,7 @@ import tracemalloc
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -394,6 +395,20 @@ def test_vectors(store: Store) -> None:
     store.vectors.exchange({}, ())
     assert store.vectors.get("stats", "1", IDS) == {}
     assert store.generation > before
+
+
+def test_a_damaged_vector_is_named_by_key_and_in_a_scan(store: Store) -> None:
+    store.vectors.put("stats", "1", {IDS[0]: np.zeros(2, np.float32)})
+
+    def cut(txn: Any) -> None:
+        ((key, raw),) = txn.scan("vector")
+        txn.put("vector", key, raw[:-1])
+
+    store.engine.write(cut)
+    for read in (lambda: store.vectors.get("stats", "1", IDS[:1]),
+                 lambda: store.vectors.every("stats", "1")):  # fmt: skip
+        with pytest.raises(StoreCorrupt, match=f"stats vector of pattern {IDS[0]}"):
+            read()
 
 
 def test_documents(store: Store) -> None:

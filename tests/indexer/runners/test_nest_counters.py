@@ -23,11 +23,12 @@ from counted_nests import (
 from counter_trace import Touch, Trace
 
 from embeddb.core.errors import NothingFound
+from embeddb.kernels.nests.expressions import type_of
 from embeddb.nests.check import canonical_schedule
 from embeddb.nests.counters import CounterVector
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import check
-from embeddb.nests.parts import Access, Array, Const, Statement
+from embeddb.nests.parts import Access, Array, Call, Const, LoopIndex, Statement
 from indexer.runners.counters import nest as nest_model
 from indexer.runners.counters.nest import deciding_values, model_counts, outer_turns, share_of
 from indexer.runners.counters.source import (
@@ -37,6 +38,7 @@ from indexer.runners.counters.source import (
     Pass,
     caches_here,
     deciding,
+    dtype_of,
     work_of,
 )
 
@@ -159,6 +161,12 @@ def test_a_mask_is_foretold_where_it_is_always_the_same() -> None:
     assert never.of("stores") == 0 and never.of("f32_scalar") == 0
     assert never.of("branches") == 2 * 2000 and never.of("mispredictions") == 0
     assert 0.4 < half.of("mispredictions") / 2000 < 0.6
+
+
+def test_a_quotient_of_integers_is_real_as_in_the_generated_code() -> None:
+    half = Call("/", (LoopIndex(0), Const(2)))
+    assert dtype_of(half, ()) == type_of(half, ()) == "f64"
+    assert dtype_of(Call("+", (half, Const(1))), ()) == "f64"
 
 
 def test_threads_that_get_less_count_less() -> None:
