@@ -92,8 +92,8 @@ def _remember(cache: dict[Any, T], key: Any, value: T) -> T:
 
 def platform_mismatch(card: Mapping[str, Any], kernel: str, platform: Platform, op: Op) -> str:
     """Return the reason why a model of a `kernel` does not fit a platform and an op, by its card,
-    in one line; empty if it fits. A model of one instance fits no other one, but the platform as a
-    whole: a question without an instance is answered by its neighbours' runs, too."""
+    in one line; empty if it fits. A model of one instance fits no other instance, but it fits the
+    platform without an instance: such a query is answered from the runs of its instances."""
     trained_on = card["platform"]
     instance = str(trained_on.get("id", ""))
     if trained_on["name"] != platform.name:

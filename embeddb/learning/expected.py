@@ -27,8 +27,7 @@ Floats = NDArray[np.float64]
 Choices = Mapping[int, NDArray[np.int64]]
 
 #: Most configurations to choose from, fewest where the space has as many, and draws from the
-#: posterior of each matrix. With the fewest, expected shares are nearest to true ones among the
-#: about 100 configurations of an H200 (benchmarks/results/expected_shares.json).
+#: posterior of each matrix. Expected beside true shares: docs/results/few-samples.md.
 _MOST_CANDIDATES, _FEWEST_CANDIDATES, _DRAWS = 512, 128, 64
 #: Shares of the samples of a learning curve, and choices of each.
 _PARTS, _REPEATS = (0.25, 0.5, 1.0), 3
@@ -76,7 +75,8 @@ class Candidates(NamedTuple):
 
 
 def _filled(configs: Sequence[Config], spaces: Sequence[ConfigSpace]) -> list[Config]:
-    """The configurations and, where they are fewer than 128, as many others of each space."""
+    """The configurations, and if they are fewer than 128, random others: about the same number
+    from each space."""
     rng, filled = np.random.default_rng(0), dict.fromkeys(configs)
     for left, space in zip(range(len(spaces), 0, -1), spaces, strict=True):
         share = -(-(_FEWEST_CANDIDATES - len(filled)) // left)

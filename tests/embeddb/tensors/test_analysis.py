@@ -29,9 +29,9 @@ from indexer.frontends.hlo.files import read_tensors
 def test_flops_and_calls_are_those_of_xla(name: str) -> None:
     for when in ("before", "after"):
         made = read_tensors(FOLDER / f"{name}.{when}.txt").tensors
-        works, told = [work_of(one) for one in made], COSTS[name][when]
-        assert sum(work.flops for work in works) == told["flops"]
-        assert sum(work.transcendentals for work in works) == told["transcendentals"]
+        works, costs = [work_of(one) for one in made], COSTS[name][when]
+        assert sum(work.flops for work in works) == costs["flops"]
+        assert sum(work.transcendentals for work in works) == costs["transcendentals"]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in OPAQUE])

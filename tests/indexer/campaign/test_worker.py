@@ -149,9 +149,9 @@ def test_what_kills_a_process_three_times_is_given_up(folder: Path) -> None:
         assert in_a_process(asked, [task]) == -signal.SIGKILL
         assert [a.open for a in Attempts(folder).all()] == [poison] * (number + 1)
     assert in_a_process(worker(folder, Deadly(poison=text), host="n3"), [task]) == 0
-    told = Campaign(folder).lines(task)[campaign.configs[task.op][poison]]
-    assert told.status == "crash" and told.context[GIVEN_UP] == 3
-    assert "3 times, on n0, n1, n2" in told.error
+    line = Campaign(folder).lines(task)[campaign.configs[task.op][poison]]
+    assert line.status == "crash" and line.context[GIVEN_UP] == 3
+    assert "3 times, on n0, n1, n2" in line.error
     assert Campaign(folder).progress().statuses["crash"] == 1
 
 

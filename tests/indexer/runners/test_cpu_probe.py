@@ -80,10 +80,10 @@ def test_damaged_facts_are_measured_anew(kernels: Path, monkeypatch: pytest.Monk
     with CpuRunner() as runner:
         identity = {k: runner.platform(threads=3).environment[k] for k in IDENTITY}
     before = set(kernels.glob("*.facts"))
-    told = store_facts(identity, PROBE, figures)
+    stored = store_facts(identity, PROBE, figures)
     (file,) = set(kernels.glob("*.facts")) - before
     whole = file.read_bytes()
-    assert stored_facts(identity, PROBE) == told == dict.fromkeys(cpu_probe.FACTS, "2")
+    assert stored_facts(identity, PROBE) == stored == dict.fromkeys(cpu_probe.FACTS, "2")
     assert not list(kernels.glob(".facts-*"))
 
     def probe(self: CpuRunner, threads: int, *, short: bool) -> dict[str, float]:
@@ -95,7 +95,7 @@ def test_damaged_facts_are_measured_anew(kernels: Path, monkeypatch: pytest.Monk
     for damage in (b"", whole[:50], b"\0" * len(whole), b"[]", b'{"figures": 3}', other):
         file.write_bytes(damage)
         assert stored_facts(identity, PROBE) == {}
-        assert CpuRunner().facts(threads=3).items() >= told.items()
+        assert CpuRunner().facts(threads=3).items() >= stored.items()
         assert file.read_bytes() == whole
     assert measured == [3] * 6
 

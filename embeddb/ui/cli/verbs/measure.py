@@ -214,10 +214,7 @@ def _show_adopted(adopted: AdoptedOp, requested: int) -> None:
     )
     if requested < document["samples"]:
         say(f"--samples {requested} is less than were measured before: all of them count")
-    say(
-        f"expected share of the best of {adopted.configurations} configurations, tried ones "
-        "and others, groups held out:"
-    )
+    say(f"expected share of the best of {adopted.configurations} configurations, groups held out:")
     head = ("method", "of optimum@1", "standard error", "@5")
     names = ("of_optimum@1", "error@1", "of_optimum@5")
     rows = [(m, *(f"{f[name]:.3f}" for name in names)) for m, f in adopted.methods.items()]

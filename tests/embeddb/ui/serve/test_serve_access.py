@@ -271,8 +271,8 @@ def test_an_address_is_only_told_where_a_page_is(
     assert run_verb(["init", str(tmp_path / "a.db")]) == 0
     capsys.readouterr()
     assert run_verb(["serve", str(tmp_path / "a.db"), "--port", "0", "--json"]) == 2
-    told = capsys.readouterr()
-    assert told.out == "" and "no page today" in told.err
+    printed = capsys.readouterr()
+    assert printed.out == "" and "no page today" in printed.err
 
 
 def test_an_app_that_others_reach_needs_one(db: Database) -> None:
