@@ -36,7 +36,6 @@ from embeddb.learning.expected import (
 from embeddb.learning.few_samples import (
     LEAST_GROUPS,
     LEAST_RUNS,
-    MOST_RUNS,
     learned_model,
     own_samples,
 )
@@ -52,6 +51,8 @@ from indexer.campaign.plan import Matrix
 from indexer.campaign.run import CampaignJob, run_campaign
 from indexer.runners.base import RunOptions
 
+#: With more samples, to choose each takes longer than most programs run.
+_MOST_SAMPLES = 5000
 #: Samples of which the effect is estimated at the end.
 FURTHER = 500
 #: Methods that are compared, as in `AdoptedOp.methods`.
@@ -68,10 +69,10 @@ class AdoptRequest:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not LEAST_RUNS <= self.samples <= MOST_RUNS:
+        if not LEAST_RUNS <= self.samples <= _MOST_SAMPLES:
             raise UsageError(
                 f"cannot learn from {self.samples} samples on the way",
-                hint=f"--samples {LEAST_RUNS} to {MOST_RUNS}; for more `embeddb campaign plan` "
+                hint=f"--samples {LEAST_RUNS} to {_MOST_SAMPLES}; for more `embeddb campaign plan` "
                 "and `embeddb train costmodel`",
             )
         if not self.ops:
@@ -187,8 +188,7 @@ class Adoption:
         if partition is None or model is None:
             raise InputError(
                 f"{op}: nothing learned from {done.measured} samples, {done.statuses['ok']} of "
-                f"which ran: needs {LEAST_GROUPS} groups of matrices and {LEAST_RUNS} to "
-                f"{MOST_RUNS} runs",
+                f"which ran: needs {LEAST_GROUPS} groups of matrices and {LEAST_RUNS} runs",
                 where=str(campaign.folder),
                 hint=f"see failures by {self._status(campaign)}, or give more --samples",
             )

@@ -100,7 +100,7 @@ def _searched(query: Query, model_s: float, seed: int, report: Report) -> Rankin
     begun = time.monotonic()
     rng = np.random.default_rng(seed)
     seen = Predicted(query, len(query.prediction.configs) + _LEG)
-    seen.of(query.prediction.configs)
+    seen.start()
     while (spent := time.monotonic() - begun) < model_s:
         report(spent)
         before = seen.count

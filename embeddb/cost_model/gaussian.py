@@ -275,15 +275,19 @@ def _matrix(tensors: Arrays, name: str) -> Floats:
 
 def _covariance(one: Inputs, other: Inputs, of: _Lengths) -> Floats:
     """float64[m,n] without levels and noise."""
-    like = np.exp(-0.5 * _squares(one.config * of.config, other.config * of.config))
     # Configurations on one matrix, by far the usual case, are as near to the others as the first.
     of_one = one.matrix[:1] if (one.matrix == one.matrix[:1]).all() else one.matrix
-    near = np.exp(-0.5 * _squares(of_one * of.matrix, other.matrix * of.matrix))
-    covariance: Floats = like * (of.amplitude[0] + of.amplitude[1] * near)
+    near = _likeness(of_one * of.matrix, other.matrix * of.matrix)
+    covariance = _likeness(one.config * of.config, other.config * of.config)
+    covariance *= of.amplitude[0] + of.amplitude[1] * near
     if one.derived.shape[1]:
-        apart = _squares(one.config * of.of_derived, other.config * of.of_derived)
-        apart += _squares(one.derived * of.derived, other.derived * of.derived)
-        covariance += of.amplitude[2] * np.exp(-0.5 * apart)
+        first, second = (
+            np.hstack([side.config * of.of_derived, side.derived * of.derived])
+            for side in (one, other)
+        )
+        by_derived = _likeness(first, second)
+        by_derived *= of.amplitude[2]
+        covariance += by_derived
     return covariance
 
 
@@ -297,10 +301,19 @@ def _root(covariance: Floats) -> NDArray[Any]:
     raise ModelError("the process has a covariance that is not positive definite")
 
 
-def _squares(one: Floats, other: Floats) -> Floats:
-    """float64[m,n] squared distances."""
-    sums = (one**2).sum(axis=1)[:, None] + (other**2).sum(axis=1) - 2 * one @ other.T
-    return np.asarray(np.maximum(sums, 0.0))
+def _likeness(one: Floats, other: Floats) -> Floats:
+    """float64[m,n] squared exponentials of distances."""
+    exponent = _exponents(one, other)
+    return np.exp(exponent, out=exponent)
+
+
+def _exponents(one: Floats, other: Floats) -> Floats:
+    """float64[m,n]: minus half the squared distances, by a single product: passes over a result
+    take longer than the product of so few columns."""
+    left = np.column_stack([one, -0.5 * (one**2).sum(axis=1), np.ones(len(one))])
+    right = np.column_stack([other, np.ones(len(other)), -0.5 * (other**2).sum(axis=1)])
+    product: Floats = left @ right.T
+    return product
 
 
 def _fitted(tensors: Arrays, seed: int) -> Floats:
@@ -330,29 +343,29 @@ class _Likelihood:
         )
         self.spread = np.ones(len(self.mean))
         self.spread[: len(_AMPLITUDES)] = _AMPLITUDE_SPREAD
-        self._apart = _squares(inputs.matrix, inputs.matrix)
+        self._near = _exponents(inputs.matrix, inputs.matrix)
 
     def __call__(self, logs: Floats) -> tuple[float, Floats]:
-        from scipy.linalg import cho_solve
+        from scipy.linalg.lapack import dpotri
 
         inputs, a = self._inputs, self._inputs.config.shape[1]
         if np.abs(logs).max() > _MOST_LOG:
             return 1e10, np.zeros_like(logs)
         of = _Lengths.of(logs, a)
-        like = np.exp(-0.5 * _squares(inputs.config * of.config, inputs.config * of.config))
-        apart = self._apart * of.matrix**2
-        terms = [of.amplitude[0] * like, of.amplitude[1] * like * np.exp(-0.5 * apart)]
+        like = _likeness(inputs.config * of.config, inputs.config * of.config)
+        near = self._near * of.matrix**2
+        terms = [of.amplitude[0] * like, of.amplitude[1] * like * np.exp(near)]
         if inputs.derived.shape[1]:
-            far = _squares(inputs.config * of.of_derived, inputs.config * of.of_derived)
-            far += _squares(inputs.derived * of.derived, inputs.derived * of.derived)
-            terms.append(of.amplitude[2] * np.exp(-0.5 * far))
+            both = np.hstack([inputs.config * of.of_derived, inputs.derived * of.derived])
+            terms.append(of.amplitude[2] * _likeness(both, both))
         whole: Floats = sum(terms) + self._level
         whole[np.diag_indices(len(whole))] += of.noise + _JITTER
         try:
             lower = np.linalg.cholesky(whole)
         except np.linalg.LinAlgError:
             return 1e10, np.zeros_like(logs)
-        inverse = cho_solve((lower, True), np.eye(len(whole)))
+        half = dpotri(lower, lower=1)[0]  # zero above the diagonal, as the factor
+        inverse = half + np.tril(half, -1).T
         weight = inverse @ self._target
         loss = 0.5 * self._target @ weight + np.log(np.diag(lower)).sum()
         # The derivative is half the trace of this times the derivative of the covariance.
@@ -360,7 +373,7 @@ class _Likelihood:
         rise = np.zeros_like(logs)
         rise[: len(terms)] = [0.5 * (slope * term).sum() for term in terms]
         rise[3] = of.noise * np.trace(slope)
-        rise[4] = -0.5 * (slope * terms[1] * apart).sum()
+        rise[4] = (slope * terms[1] * near).sum()
         rise[5 : 5 + a] = _length_slope(slope * (terms[0] + terms[1]), inputs.config, of.config)
         if len(terms) > 2:
             part = slope * terms[2]

@@ -16,6 +16,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.featurizers import Featurizer, learned_from
 from embeddb.featurizers.base import Joint
+from embeddb.learning.left_out import MOST_SAMPLES
 from embeddb.platforms.platform import Platform
 
 if TYPE_CHECKING:
@@ -26,11 +27,9 @@ if TYPE_CHECKING:
     from embeddb.learning.samples import Samples
 
 #: Raise it when the same runs give another model.
-_VERSION = 9
+_VERSION = 10
 #: Fewest groups of matrices, and runs, to learn from and judge by.
 LEAST_GROUPS, LEAST_RUNS = 5, 40
-#: With more runs neighbours answer until a model is trained, which takes minutes.
-MOST_RUNS = 5000
 
 
 @one_thread()
@@ -39,20 +38,22 @@ def learned_model(
 ) -> CostModel | None:
     """The model of the instance's own runs of an op, in the features of the partition that were not
     learned from these runs: the saved one where no run was added since, else learned now (seconds).
-    None where there is too little to learn from, or too much."""
+    None where there is too little to learn from."""
     evidence = _own(partition, platform, op)
     if not evidence.rows or evidence.winners or not partition.vectors.size:
         return None
     runs, groups = len(evidence.seconds), np.unique(evidence.groups).size
-    if groups < LEAST_GROUPS or not LEAST_RUNS <= runs <= MOST_RUNS:
+    if groups < LEAST_GROUPS or runs < LEAST_RUNS:
         return None
     model = lookup.models.learned(platform, op)
     if not lookup.learns:
         return model
     stamp = _stamp(evidence, _unlearned(lookup, partition, evidence).name)
     if model is None or model.card.get("stamp") != stamp:
+        some = f"{MOST_SAMPLES:,} of " if runs > MOST_SAMPLES else ""
         lookup.announce(
-            f"learning from {runs:,} runs of {op} on {platform.id} (seconds, once for these runs)"
+            f"learning from {some}{runs:,} runs of {op} on {platform.id} (seconds, once for these "
+            "runs)"
         )
         model = _learned(lookup, partition, platform, op, stamp)
         if model is not None:

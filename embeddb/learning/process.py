@@ -80,11 +80,11 @@ def expected_figures(model: CostModel, samples: Samples) -> dict[str, float]:
 
 
 def _unseen(samples: Samples, rows: Sequence[int], scores: Mapping[int, Floats]) -> Iterator[bool]:
-    """Yield for each row True if no row of the other folds ran its first choice."""
+    """Yield for each row with scores True if no row of the other folds ran its first choice."""
     for out in group_folds(samples.groups[list(rows)]):
         rest = [rows[int(i)] for i in np.flatnonzero(~out)]
         seen = np.unique(np.concatenate([samples.column[samples.part(i)] for i in rest]))
-        for row in (rows[int(i)] for i in np.flatnonzero(out)):
+        for row in (rows[i] for i in np.flatnonzero(out).tolist() if rows[i] in scores):
             first = samples.column[samples.part(row)][int(scores[row].argmax())]
             yield first not in seen
 

@@ -21,7 +21,7 @@ from embeddb.platforms.space.rules import Param
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Ranker, between
-from embeddb.ranking.rankers.cost_model import CostModelRanker
+from embeddb.ranking.rankers.cost_model import CostModelRanker, over_default
 from embeddb.ranking.rankers.order import LOOKED_AT, order_to_try
 from embeddb.ranking.recommendation import Candidate
 
@@ -50,7 +50,7 @@ class SearchRanker(CostModelRanker):
         yield first
         best = Config(first.config)
         seen = Predicted(query, _BUDGET)
-        seen.of(query.prediction.configs)
+        seen.start()
         search(seen, drawn(query.space))
         configs = [config for config in seen.best() if config != best]
         gain = np.array([seen.gain[c] for c in configs])
@@ -90,6 +90,16 @@ class Predicted:
     @property
     def count(self) -> int:
         return len(self.gain)
+
+    def start(self) -> None:
+        """Take the predictions that the query has; without one of the default they are not over it
+        and made again."""
+        own = self.query.prediction.configs
+        if self.query.default in own:
+            gain, _ = over_default(self.query)
+            self.gain.update(zip(own, gain.tolist(), strict=True))
+        else:
+            self.of(own)
 
     def of(self, configs: Sequence[Config]) -> NDArray[np.float64]:
         """Predicted log gains float64[c] over the default; -inf beyond the budget."""

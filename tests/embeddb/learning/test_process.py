@@ -10,7 +10,9 @@ import pytest
 from costmodel_samples import samples
 
 from embeddb.core.errors import ModelError, UsageError
+from embeddb.cost_model.gaussian import GaussianProcess
 from embeddb.cost_model.model import CostModel
+from embeddb.learning import left_out
 from embeddb.learning.few_samples import process_card
 from embeddb.learning.process import expected_figures, learn
 
@@ -103,6 +105,23 @@ def test_other_derived_quantities_are_another_model(model: CostModel) -> None:
     of_one = CostModel(named, model.tensors)
     assert "spade@one" in of_one.mismatch(elsewhere, own.ops[0], *made)
     assert not of_one.mismatch(replace(own.platform, instance=""), own.ops[0], *made)
+
+
+def test_of_many_runs_it_reads_some_and_is_judged_by_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = samples(matrices=30, configs=20)
+    monkeypatch.setattr(left_out, "MOST_SAMPLES", 40)  # of 20 of the 30 rows, two each
+    monkeypatch.setattr(left_out, "_MOST_JUDGED", 100)  # of 5 rows
+    chosen = left_out.measured(own, range(30), 0)
+    count = np.bincount(chosen.row, minlength=30)
+    assert len(chosen.gain) == 40 and set(count.tolist()) == {0, 2}
+    for row in np.flatnonzero(count).tolist():
+        assert set(chosen.gain[chosen.row == row]) <= set(own.gain[own.part(row)])
+    process = GaussianProcess.fit(chosen)
+    predicted = left_out.left_out(process, own, range(30))
+    assert len(predicted) == 5
+    assert all(len(gain) == len(own.ran(row)) for row, (gain, _) in predicted.items())
+    card = learn(own, process_card(own)).card
+    assert 0 < card["held_out"]["spmm:32"]["rank"]["of_optimum@1"] <= 1
 
 
 def test_too_few_samples_are_refused_with_what_to_do() -> None:
