@@ -33,6 +33,7 @@ from embeddb.nests.parts import (
     Expr,
     Loop,
     Read,
+    Statement,
 )
 from embeddb.nests.schedule import Schedule, parameters
 
@@ -71,8 +72,8 @@ def check(nest: Nest) -> Nest:
         for value in (one.value, one.where):
             _check_comparisons(nest, value)
     nest = in_order(nest)
-    for _, access, _ in nest.accesses():
-        _check_inside(nest, access)
+    for statement, access, _ in nest.accesses():
+        _check_inside(nest, access, conditional=statement >= 0 and _tests(nest.body[statement]))
     return nest
 
 
@@ -156,14 +157,26 @@ def _reads_real(nest: Nest, value: Expr) -> bool:
     return isinstance(value, Call) and any(_reads_real(nest, one) for one in value.args)
 
 
-def _check_inside(nest: Nest, access: Access) -> None:
+def _tests(part: Statement | Expr) -> bool:
+    """True for a statement with a condition, or a value that chooses between others."""
+    if isinstance(part, Statement):
+        return part.where is not None or _tests(part.value)
+    return isinstance(part, Call) and (part.op == "select" or any(map(_tests, part.args)))
+
+
+#: Neither dependences nor copies into a buffer know where a condition holds.
+_SPLIT = "a condition does not narrow an index: split the loop, as into i == 0 and i >= 1"
+
+
+def _check_inside(nest: Nest, access: Access, *, conditional: bool) -> None:
     array, name = nest.arrays[access.array], nest.array_name(access.array)
     for dimension, (index, extent) in enumerate(zip(access.at, array.shape, strict=True)):
         low, high = index_range(nest.loops, nest.arrays, index)
         if low < 0 or high >= extent:
             raise NestError(
                 f"{name}: index {dimension + 1} runs from {low} to {high}, outside 0 to "
-                f"{extent - 1}"
+                f"{extent - 1}",
+                hint=_SPLIT if conditional else "",
             )
 
 

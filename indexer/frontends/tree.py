@@ -336,26 +336,35 @@ def with_fills(program: Program) -> tuple[Program, list[str]]:
     for source, size in (*of_rows, *_of_subscripts(program)):
         most[source] = min(size, most.get(source, size))
     arrays, notes = list(program.arrays), list[str]()
-    for at in sorted(_sources(program)):
+    sources = _sources(program)
+    for at in sorted(sources):
         array, name = arrays[at], program.array_names[at]
         if array.fill:
             continue
         size = most.get(at, 0)
         if size < 1:
-            raise NestError(f"{name} is used as an index: give its values by a fill")
+            raise _undescribed(name, sources[at])
         fill = f"offsets:{size}:{_EVENNESS}" if at in rows else f"below:{size}"
         arrays[at] = replace(array, fill=fill)
         notes.append(f"{name} is filled with {fill}, by default")
     return replace(program, arrays=tuple(arrays)), notes
 
 
-def _sources(program: Program) -> set[int]:
-    """The arrays with indices and bounds as elements."""
-    arrays: set[int] = set()
+def _undescribed(name: str, place: int | str) -> NestError:
+    reason = f"{name} is used as an index, and its values are not described"
+    if isinstance(place, str):
+        return NestError(reason)
+    hint = f"#pragma embeddb fill {name} below:N, permutation or offsets:T"
+    return NestError(reason, line=place, hint=hint)
+
+
+def _sources(program: Program) -> dict[int, int | str]:
+    """The arrays with indices and bounds as elements, and the place of the first use as such."""
+    arrays: dict[int, int | str] = {}
     for _, node in walk(program.body):
         for access, _ in accesses(node):
-            sources = [access] if isinstance(node, Block) else access.inner()
-            arrays |= {source.array for source in sources}
+            for source in [access] if isinstance(node, Block) else access.inner():
+                arrays.setdefault(source.array, node.place)
     return arrays
 
 

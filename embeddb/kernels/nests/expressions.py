@@ -248,9 +248,11 @@ _KEYWORDS = frozenset(
 )
 #: Macros of the headers, beside those in capitals.
 _MACROS = ("linux", "unix", "i386", "stdin", "stdout", "stderr", "errno", "signgam")
+_OF_MATH = tuple(f"{name}{single}" for name in (*_FUNCTIONS, "fabs") for single in ("", "f"))
+_MATH_CALL = re.compile(rf"\b(?:{'|'.join(_OF_MATH)})\(")
 _C_FUNCTIONS = frozenset(
     (
-        *("sqrt", "sqrtf", "exp", "expf", "log", "logf", "tanh", "tanhf", "fabs", "fabsf"),
+        *_OF_MATH,
         *(f"{name}_{dtype}" for name in ("min", "max", "abs") for dtype in DTYPES),
     )
 )
@@ -272,6 +274,11 @@ def function_name(nest: Nest) -> str:
     """Name of a nest's function in a generated program."""
     plain = re.sub(r"[^A-Za-z0-9_]+", "_", nest.name).strip("_")
     return f"nest_{plain or nest.id[:12]}"
+
+
+def calls_math(text: str) -> bool:
+    """True if generated functions call functions of math.h."""
+    return _MATH_CALL.search(text) is not None
 
 
 def names_of(nest: Nest, taken: frozenset[str] = frozenset()) -> Names:

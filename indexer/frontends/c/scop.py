@@ -43,11 +43,12 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 @dataclass(frozen=True, slots=True)
 class Scop:
-    """Lines of a file: of the name of the function, and of the two pragmas."""
+    """The tree of a function, the lines of the two pragmas, and the statements between them."""
 
-    function: int
+    function: Any
     start: int
     end: int
+    items: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,10 @@ class CFile:
             *_NAME.findall(self.text.text),
             *(name for fill, _ in self.text.fills.values() for name in _NAME.findall(fill)),
         }
+        fixed = [name for name, _ in self.names.fixed]
         for name in names:
             if name not in present:
-                there = sorted({*self.text.macros, *self.text.tested, *self.names.fixed})
+                there = sorted({*self.text.macros, *self.text.tested, *fixed})
                 hint = f"-D sets one of {', '.join(there[:20])}" if there else ""
                 raise NestError(f"has no macro or size {name}", where=where, hint=hint)
 
@@ -143,8 +145,9 @@ def _scops_of(
                 elif isinstance(node, c_ast.Pragma) and node.string == "endscop":
                     if start is None:
                         raise NestError("#pragma endscop without #pragma scop")
-                    lines = (one.coord.line for one in (function, items[start], node))
-                    yield Scop(*lines), statements.run(items[start + 1 : at], scope, None)
+                    between = items[start + 1 : at]
+                    scop = Scop(function, items[start].coord.line, node.coord.line, between)
+                    yield scop, statements.scop(between, scope)
                     start = None
                 elif start is None and isinstance(node, c_ast.Decl):
                     statements.names.declare(node, scope)

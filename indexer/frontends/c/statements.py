@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -16,6 +15,7 @@ from embeddb.nests.parts import Array, Const, Expr, Index, Loop, Statement, read
 from indexer.frontends.c.expressions import element, index_of, typed
 from indexer.frontends.c.text import SourceText, undefined
 from indexer.frontends.c.types import NATURALS, STORED, Operators, declared, of_index
+from indexer.frontends.c.variables import outer_indices, writes
 from indexer.frontends.distribute import combined
 from indexer.frontends.scalars import chosen, computed_type, masked, single
 from indexer.frontends.tree import (
@@ -37,16 +37,17 @@ class Declarations(Registry):
 
     `assigned`: how often each name is written in functions with a scop, except for initial values
     and the indices of loops. `own_names` are those of the arrays in the file, `lines` those of
-    their declarations; `fixed` are scalars replaced by their initial value: its text in C, empty
-    where it is no number that they store exactly, and the line.
+    their declarations; `fixed` are scalars replaced by their initial value, by name and line of the
+    declaration, 0 outside of functions: its text in C, empty where it is no number that they store
+    exactly, and the line.
     """
 
     def __init__(self, text: SourceText, functions: Sequence[Any]) -> None:
         super().__init__()
-        self.assigned = _assigned(functions)
+        self.assigned = writes([one for one in functions if holds_scop(one)])
         self.own_names: list[str] = []
         self.lines: list[int] = []
-        self.fixed: dict[str, tuple[str, int]] = {}
+        self.fixed: dict[tuple[str, int], tuple[str, int]] = {}
         self._text = text
         self.defined = {name: Const(value) for name, value in text.defines.items()}
 
@@ -106,7 +107,9 @@ class Declarations(Registry):
                 number = value.value
         # The nest computes with the number as it is written, C with its value rounded to float.
         exact = number is not None and (dtype != "f32" or single(number) == number)
-        self.fixed[node.name] = repr(number) if exact else "", node.coord.line
+        line = node.coord.line
+        local = line if len(scope.names.maps) > 1 else 0
+        self.fixed[node.name, local] = repr(number) if exact else "", line
         scope.names[node.name] = value
 
     def hold(self, name: str, array: Array, scope: Scope, line: int) -> None:
@@ -139,29 +142,6 @@ def holds_scop(node: Any) -> bool:
     if isinstance(node, c_ast.Pragma):
         return bool(node.string == "scop")
     return any(holds_scop(child) for _, child in node.children())
-
-
-def _assigned(functions: Sequence[Any]) -> Counter[str]:
-    """Number of writes of each name in functions with a scop, except for initial values and the
-    indices of loops."""
-    writes: Counter[str] = Counter()
-    waiting = [one for one in functions if holds_scop(one)]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, c_ast.For):
-            waiting.append(node.stmt)
-            continue
-        target = None
-        if isinstance(node, c_ast.Assignment):
-            target = node.lvalue
-        elif isinstance(node, c_ast.UnaryOp) and node.op in ("p++", "++", "p--", "--"):
-            target = node.expr
-        while isinstance(target, c_ast.ArrayRef):
-            target = target.name
-        if isinstance(target, c_ast.ID):
-            writes[target.name] += 1
-        waiting += [child for _, child in node.children()]
-    return writes
 
 
 def header(node: Any, scope: Scope) -> tuple[str, Loop, Index]:
@@ -228,17 +208,31 @@ _BEYOND = {
 }
 
 
+#: The index of a loop, outside of it: nests do not set the variable. Before the loop, it would
+#: have the value that is left from the turn before of a loop around.
+_INDEX = Refused("is the index of a loop and is used outside of it: declare it in for (int ...)")
+
+
 class Statements:
     """A reader of statements. `mask`: the value that must not be 0 for a statement to run."""
 
     def __init__(self, names: Declarations) -> None:
         self.names = names
 
+    def scop(self, items: Sequence[Any], scope: Scope) -> list[Node]:
+        scope.names.update(dict.fromkeys(outer_indices(items), _INDEX))
+        return self.run(items, scope, None)
+
     def run(self, items: Sequence[Any], scope: Scope, mask: Expr | None) -> list[Node]:
         nodes: list[Node] = []
+        indices = outer_indices(items)
         for node in items:
             with on_line(node):
-                nodes += self._statement(node, scope, mask)
+                if isinstance(node, c_ast.Decl) and node.name in indices:
+                    scope.types[node.name] = declared(node.type, scope)
+                    scope.names[node.name] = _INDEX
+                else:
+                    nodes += self._statement(node, scope, mask)
         return nodes
 
     def _statement(self, node: Any, scope: Scope, mask: Expr | None) -> list[Node]:
@@ -346,15 +340,16 @@ class Statements:
 
     def _for(self, node: Any, scope: Scope, mask: Expr | None) -> list[Node]:
         name, loop, index = header(node, scope)
-        if self.names.assigned[name]:
+        inside = outer_indices([node.stmt])
+        if name in inside or writes([node.stmt])[name]:
             raise NestError(f"{name} is a loop and is written in it")
         inner = scope.within(name, loop, index)
         if isinstance(node.init, c_ast.DeclList):
             inner.types[name] = of_index(node.init.decls[0].type, scope)
         elif scope.types.get(name) in NATURALS:
             inner.types[name] = NATURALS[scope.types[name]]
-        inside = self.run([node.stmt], inner, mask)
-        return [Block(name, loop, tuple(inside), node.coord.line)] if inside else []
+        nodes = self.run([node.stmt], inner, mask)
+        return [Block(name, loop, tuple(nodes), node.coord.line)] if nodes else []
 
 
 def _merged(

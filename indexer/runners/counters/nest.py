@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from embeddb.kernels.build import compile_to, compiler, no_compiler
 from embeddb.kernels.machine_failures import Deadline
 from embeddb.nests.check import canonical_schedule
 from embeddb.nests.counters import COUNTERS, GIVEN, CounterVector
-from embeddb.nests.nest import Nest
+from embeddb.nests.nest import Nest, iterations
+from embeddb.nests.parts import Loop
 from indexer.runners.command_programs import run_once
 from indexer.runners.counters.perf import (
     FLOPS,
@@ -63,10 +64,12 @@ _MEMORY_BYTES = 4 << 30
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Work of one thread: `turns` of the outermost loop, and the passes that represent them."""
+    """Work of one thread: `turns` of the outermost loop, the passes that represent them, and the
+    iterations of the body in all turns if they are known."""
 
     turns: int
     passes: tuple[Pass, ...]
+    points: float | None = None
 
     @property
     def sampled(self) -> bool:
@@ -86,7 +89,7 @@ def model_counts(
     The outermost loop is divided into equal parts, one per thread, where it is `parallel`; else the
     first thread runs it all, and the others count 0. Nests of more than `most` steps are sampled:
     some of the first, middle and last iterations of each thread, each after iterations that warm
-    its caches.
+    its caches; their counts are scaled by the iterations of the body.
 
     Raises: NothingFound for a nest that cannot be counted; RunnerUnavailable without a compiler.
     """
@@ -94,10 +97,14 @@ def model_counts(
     workers = threads if parallel else 1
     turns, steps = outer_turns(nest, values), work_of(nest).accesses(nest.trips) + nest.points
     per_turn = steps / nest.trips[0]
+    # As in Simpson's rule, the middle has the weight of four ends where turns differ in work.
+    middle = 4 if any(b.affine.coef(0) for loop in nest.loops for b in loop.bounds) else 1
     shares, first = [], 0
     for worker in range(workers):
         last = first + turns // workers + (worker < turns % workers)
-        shares.append(share_of(first, last, per_turn, most / workers))
+        share = share_of(first, last, per_turn, most / workers, middle)
+        points = _points(nest, first, last) if share.sampled else None
+        shares.append(replace(share, points=points))
         first = last
     sliced = caches.sliced(workers)
     text = source(
@@ -114,9 +121,22 @@ def model_counts(
     return CounterVector.of_threads(counts, "model", about=", ".join(remarks))
 
 
-def share_of(first: int, last: int, per_turn: float, most: float) -> Share:
+def _points(nest: Nest, first: int, last: int) -> float | None:
+    """Iterations of the body in these of the outermost loop; from a part of them, at even
+    distances, where all are too many to enumerate. None where bounds come from arrays."""
+    outer, every = nest.loops[0], 1
+    while every <= last - first:
+        start, end = (outer.lower + n * outer.step for n in (first + every // 2, last))
+        totals = iterations((Loop(start, end, every * outer.step), *nest.loops[1:]))
+        if totals is not None:
+            return totals[-1] * (last - first) / totals[0]
+        every *= 3
+    return None
+
+
+def share_of(first: int, last: int, per_turn: float, most: float, middle: int = 1) -> Share:
     """The passes over iterations `first` to `last` of the outermost loop, of `per_turn` steps each,
-    that count about `most` steps."""
+    that count about `most` steps, `middle` times as many in the middle as at either end."""
     turns = last - first
     if turns <= 0:
         return Share(0, ())
@@ -125,10 +145,13 @@ def share_of(first: int, last: int, per_turn: float, most: float) -> Share:
     if per_turn > most:
         return Share(turns, (Pass("INSIDE", first + (turns - 1) // 2, last, int(most)),))
     windows = 3 if 3 * per_turn <= most else 1
-    some, quota = int(most / windows / per_turn), int(most / windows)
-    middle = first + (turns - some) // 2
-    before = max(first, middle - some)
-    passes = _pair((before, before + some), (middle, middle + some), quota)
+    parts = middle + 2 if windows == 3 else 1
+    some = max(1, int(most / parts / per_turn))
+    more = min(middle * some, turns - 2 * some) if windows == 3 else some
+    start = first + (turns - more) // 2
+    before = max(first, start - more)
+    quota = max(int(most / parts), int(some * per_turn))
+    passes = _pair((before, before + more), (start, start + more), quota * more // some)
     if windows == 3:
         end = last - some
         # The first turns follow the last ones, in a run after another: these warm the caches.
@@ -195,6 +218,8 @@ def _counters(row: dict[str, int]) -> NDArray[np.float64]:
 
 def _scale(share: Share, row: dict[str, int], per_turn: float) -> float:
     """Factor of the counts that makes up for omitted iterations."""
+    if share.points and row["points"]:
+        return share.points / row["points"]
     inside = any(p.kind == "INSIDE" for p in share.passes)
     if not inside and not row["cut"]:
         return share.turns / row["turns"] if row["turns"] else 1.0

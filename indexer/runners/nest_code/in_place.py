@@ -15,15 +15,22 @@ from dataclasses import dataclass
 
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels.emitter import INCLUDES, TOOLS, timed
-from embeddb.kernels.nests.expressions import C_TYPES, Site, Writer, function_name, names_of
-from embeddb.kernels.nests.generate import PRELUDE, c_function
+from embeddb.kernels.nests.expressions import (
+    C_TYPES,
+    Site,
+    Writer,
+    calls_math,
+    function_name,
+    names_of,
+)
+from embeddb.kernels.nests.generate import PLAIN_PRELUDE, PRELUDE, c_function
 from embeddb.nests.dependence.distances import Distances
 from embeddb.nests.dependence.legality import needs_ascending
 from embeddb.nests.nest import Nest, index_range, values_of
 from embeddb.nests.parts import DTYPES
 from embeddb.nests.schedule import Schedule
 from indexer.frontends.c.scop import CFile, Scop
-from indexer.frontends.tree import Step, accesses, walk
+from indexer.frontends.c.variables import AroundScop, declared_by, outer_indices, set_outside
 from indexer.runners.nest_code import fill
 
 #: Around generated functions, instead of the option for the whole program: there a test for NaN may
@@ -59,15 +66,12 @@ def c_program(nest: Nest, schedule: Schedule) -> str:
     Raises: NestError for a schedule without code.
     """
     name = function_name(nest)
-    config = schedule.config.items()
-    words = {key: " ".join(v) if isinstance(v, tuple) else v for key, v in config}
-    settings = ", ".join(f"{key}={value}" for key, value in words.items())
     lines = [
         "/* Written by embeddb: one loop nest, scheduled.",
         "",
         *(f"       {line}" for line in nest_lines(nest)),
         "",
-        f"   Schedule: {settings}",
+        f"   Schedule: {schedule.config}",
         f"   Compile:  gcc FILE.c -lm {_flags()}",
         f"   {_NUMBERS}",
         "   The numbers that it starts from are made up; no two pointers may overlap. */",
@@ -202,7 +206,9 @@ def program_in_place(
         for dtype in ("i32", "i64")
         if f"embeddb_{name}_{dtype}(" in written
     ]
-    return "\n".join([*head, _FAST, PRELUDE, *checks, written]), unchanged
+    # Only a file that includes math.h itself has calls of its functions in its nests.
+    prelude = PRELUDE if calls_math("\n".join(functions)) else PLAIN_PRELUDE
+    return "\n".join([*head, _FAST, prelude, *checks, written]), unchanged
 
 
 def _function(one: Tuned) -> str:
@@ -228,7 +234,7 @@ class _Place:
                 return f"line {place} is not covered by a nest"
         if not self.tuned:
             return "they make no nest"
-        names = self.read.names
+        names, around = self.read.names, self._around()
         for name, (text, line) in self.read.text.overridden.items():
             if line < self.scop.start:
                 size = self.read.text.defines[name]
@@ -238,19 +244,14 @@ class _Place:
         for at in self._arrays():
             if names.array_names[at] != names.own_names[at]:
                 return f"two arrays are called {names.own_names[at]}"
+            if "register" in getattr(around.declaration(names.own_names[at]), "storage", ()):
+                return f"{names.own_names[at]} is a register variable, which has no address"
         for name, text in self._fixed():
             if not text:
                 return f"{name} has no exactly representable initial value"
         if unchecked := next(self._unchecked(), ""):
             return unchecked
-        lost = self._lost()
-        for at in lost:
-            if names.lines[at] < self.scop.function:  # declared outside of the function
-                return f"the last value of {names.own_names[at]} may be read by another function"
-        for name in (*(names.own_names[at] for at in lost), *self._loops()):
-            if self._read_after(name):
-                return f"{name} is read after them"
-        return ""
+        return next(self._lost(), "")
 
     def lines(self, text: Sequence[str], file: str) -> Iterator[str]:
         """The calls, and the original lines for other sizes."""
@@ -277,6 +278,9 @@ class _Place:
         yield f'#line {scop.end + 1} "{file}"'
 
     # -- arrays and scalars ------------------------------------------------------------------------
+
+    def _around(self) -> AroundScop:
+        return AroundScop(self.scop.function, self.scop.end)
 
     def _inside(self, line: int) -> bool:
         return self.scop.start <= line <= self.scop.end
@@ -316,43 +320,22 @@ class _Place:
         scalar = not self.read.program.arrays[self._number(nest, at)].shape
         return f"({C_TYPES[nest.arrays[at].dtype]} *){'&' * scalar}{name}"
 
-    def _lost(self) -> list[int]:
-        """Scalars of the file that are set by the scop but not by its nests."""
+    def _lost(self) -> Iterator[str]:
+        """A reason for each variable whose value after the scop is needed and is not set by the
+        nests."""
         set_by_nests = {
-            self._number(one.nest, at)
+            self.read.names.own_names[self._number(one.nest, at)]
             for one in self.tuned
             for at in one.nest.written
             if not self._is_room(one.nest, at)
         }
-        arrays = self.read.program.arrays
-        lost: dict[int, None] = {}
-        for _, node in walk(self.read.program.body):
-            if isinstance(node, Step) and isinstance(node.place, int) and self._inside(node.place):
-                for access, writes in accesses(node):
-                    inner = self._inside(self.read.names.lines[access.array])
-                    if writes and not arrays[access.array].shape and not inner:
-                        lost[access.array] = None
-        return [at for at in lost if at not in set_by_nests]
-
-    def _loops(self) -> list[str]:
-        """Indices that are declared before the scop."""
-        lines = self.read.text.text.split("\n")[self.scop.start : self.scop.end]
-        heads = re.findall(r"\bfor\s*\(\s*(\w+)\s*=", "\n".join(lines))
-        return list(dict.fromkeys(heads))
-
-    def _read_after(self, name: str) -> bool:
-        """True if the rest of the function may read a variable before it sets it: it names it, and
-        the first use is not an unconditional assignment."""
-        lines = self.read.text.text.split("\n")[self.scop.end :]
-        end = next((at for at, line in enumerate(lines) if line.startswith("}")), len(lines))
-        rest = "\n".join(line for line in lines[:end] if not line.lstrip().startswith("#"))
-        first = re.search(rf"\b{re.escape(name)}\b", rest)
-        if first is None:
-            return False
-        before, after = rest[: first.start()], rest[first.end() :]
-        level = before.count("{") == before.count("}")
-        starts = re.search(r"(?:^|[;{}])\s*(?:for\s*\(\s*)?$", before)
-        return not (level and starts and re.match(r"\s*=(?!=)", after))
+        around = self._around()
+        for name in sorted(set_outside(self.scop.items) - set_by_nests):
+            if reason := around.needs(name):
+                yield reason
+        for name in sorted(declared_by(self.scop.items)):
+            if around.uses(name):
+                yield f"{name} is declared in them and used after them"
 
     # -- rows ------------------------------------------------------------------------------------
 
@@ -418,13 +401,16 @@ class _Place:
 
     def _fixed(self) -> Iterator[tuple[str, str]]:
         """Scalars replaced by their initial value that are visible from the scop."""
-        for name, (text, line) in self.read.names.fixed.items():
-            if line < self.scop.start and self._named(name):
+        around, indices = self._around(), outer_indices(self.scop.items)
+        for (name, local), (text, line) in self.read.names.fixed.items():
+            own = around.declaration(name)
+            visible = line < self.scop.start and local == (own.coord.line if own else 0)
+            if visible and self._named(name) and name not in indices:
                 yield name, text
 
     def _named(self, name: str) -> bool:
         """True if the function uses a name up to the end of the scop."""
-        lines = self.read.text.text.split("\n")[self.scop.function - 1 : self.scop.end]
+        lines = self.read.text.text.split("\n")[self.scop.function.coord.line - 1 : self.scop.end]
         return re.search(rf"\b{re.escape(name)}\b", "\n".join(lines)) is not None
 
     def _guards(self) -> Iterator[str]:

@@ -209,6 +209,63 @@ def test_files_that_are_refused(tmp_path: Path, what: str) -> None:
     assert why in reason(tmp_path, source)
 
 
+def test_contents_that_must_be_given_name_the_pragma(tmp_path: Path) -> None:
+    source = scop("for (int i = 0; i < N; i++)\nfor (int k = 0; k < col[i]; k++) x[i] += y[i];")
+    with pytest.raises(NestError) as caught:
+        read(tmp_path, source)
+    error = caught.value
+    assert error.line == 7 and error.reason.startswith("col is used as an index")
+    assert error.hint.startswith("#pragma embeddb fill col below:N")
+    given = error.hint.split(", ")[0].replace("below:N", "below:9")
+    assert read(tmp_path, f"{given}\n{source}").nests
+
+
+@pytest.mark.parametrize("value", ["if (i > 0) x[i] = y[i - 1];", "x[i] = i > 0 ? y[i - 1] : 0;"])
+def test_a_condition_around_an_element_outside_gets_a_hint(tmp_path: Path, value: str) -> None:
+    with pytest.raises(NestError, match="index 1 runs from -1") as caught:
+        read(tmp_path, scop(f"for (int i = 0; i < N; i++)\n{value}"))
+    assert "split the loop" in caught.value.hint
+    with pytest.raises(NestError, match="index 1 runs from -1") as caught:
+        read(tmp_path, scop("for (int i = 0; i < N; i++)\nx[i] = y[i - 1];"))
+    assert not caught.value.hint
+
+
+EACH, FIVE = "for (int i = 0; i < N; i++)", "for (k = 0; k < 5; k++)"
+INDICES = {
+    "read after it": f"{EACH} {{\n{FIVE} A[i][k] = 1;\nx[i] = k;\n}}",
+    "a subscript": f"{EACH} {{\n{FIVE} x[k] = 1;\nA[i][k] = 7;\n}}",
+    "read before it": f"{EACH} {{\nx[i] = k;\n{FIVE} A[i][k] = 1;\n}}",
+    "a bound after": f"{FIVE} x[k] = 1;\nfor (int i = 0; i < k; i++) y[i] = 1;",
+    "its own": f"{EACH}\n{FIVE} for (k = k; k < 5; k++) x[k] = 1;",
+    "in a loop of its name": f"for (int k = 0; k < 5; k++) {{\nx[k] = 1; {FIVE} y[k] = 1; }}",
+}
+
+
+@pytest.mark.parametrize("before", ["int k = 0;", "int k;", "long k = 2; k = 3;", ""])
+@pytest.mark.parametrize("what", INDICES)
+def test_an_index_has_no_value_outside_of_its_loop(tmp_path: Path, what: str, before: str) -> None:
+    source = scop(INDICES[what]).replace("{\n#pragma scop", f"{{ {before}\n#pragma scop")
+    said = reason(tmp_path, source)
+    at = "program.c:6: " if what == "in a loop of its name" else "program.c:"
+    assert said.startswith(at) and ": k is " in said, said
+    inside = scop(f"for (int l = 0; l < 2; l++) {{ {before}\n{INDICES[what]} }}")
+    assert ": k is " in reason(tmp_path, inside)
+
+
+def test_an_index_may_be_written_elsewhere(tmp_path: Path) -> None:
+    source = scop("for (k = 0; k < N; k++) x[k] = 1; for (k = 1; k < N; k++) y[k] = 1;")
+    source = source.replace("{\n#pragma scop", "{ int k = 0;\n#pragma scop")
+    plain = read(tmp_path, source).nests
+    assert len(plain) == 2
+    inner = "for (int i = 0; i < 9; i++) { int k = 2 * i; x[k] = 1; }"
+    assert (
+        len(read(tmp_path, source.replace("#pragma endscop", f"{inner}\n#pragma endscop")).nests)
+        == 3
+    )
+    written = source.replace("#pragma endscop", "#pragma endscop\nk = 3; k++;")
+    assert read(tmp_path, written + "void g(int k) { k = 2; }").nests == plain
+
+
 def test_includes_and_commands_are_text(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     body = "/* for */ for (int i = 0; i < N; i++) // no\n  x[i] = 1;"

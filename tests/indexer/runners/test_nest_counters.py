@@ -19,6 +19,7 @@ from counted_nests import (
     stencil,
     triangle,
     upto,
+    wedge,
 )
 from counter_trace import Touch, Trace
 
@@ -203,6 +204,24 @@ def test_a_sample_is_near_the_whole(nest: Nest, most: int) -> None:
     for name in ("loads", "branches", "instructions", "l1_lines_in"):
         for statistic in ("sum", "max"):
             assert part.of(name, statistic) == pytest.approx(whole.of(name, statistic), rel=0.25)
+
+
+@pytest.mark.parametrize("most", [20_000, 100_000, 300_000])
+def test_a_sample_of_turns_with_different_work_is_as_large_as_the_whole(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nest = wedge(120)
+    whole, part = (model_counts(nest, threads=1, caches=TINY, most=m) for m in (10_000_000, most))
+    exact = sum((120 - apart) * apart for apart in range(120))
+    assert whole.of("f64_scalar") == 2 * exact and "sampled" in part.about
+    assert part.of("f64_scalar") == pytest.approx(2 * exact, rel=1e-9)
+    assert part.of("loads") == pytest.approx(whole.of("loads"), rel=0.01)
+    if most > 20_000:  # less than a turn is no sample of what each turn stores
+        assert part.of("stores") == pytest.approx(whole.of("stores"), rel=0.05)
+    # Too many to enumerate.
+    monkeypatch.setattr("embeddb.nests.nest._MOST_ENUMERATED", 4000)
+    part = model_counts(nest, threads=1, caches=TINY, most=most)
+    assert part.of("f64_scalar") == pytest.approx(2 * exact, rel=0.01)
 
 
 def test_a_nest_without_accesses_ends() -> None:

@@ -13,6 +13,7 @@ import click
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NestError, NothingFound, UsageError
+from embeddb.core.server_url import is_server_url
 from embeddb.core.wording import plural
 from embeddb.nests.check import canonical_schedule
 from embeddb.nests.counters import SOURCES
@@ -38,6 +39,7 @@ from embeddb.ui.cli.workload_text import (
     listing,
     loop_words,
 )
+from indexer.starter import STARTER
 
 
 @option.verb("import")
@@ -173,9 +175,16 @@ def show_verb(place: str, name: str, form: str, as_json: bool, **options: Any) -
         _show(nest, schedule)
 
 
+#: Suffixes of programs, which no database has.
+_PROGRAMS = (".c", ".json", ".py", ".sdfg")
+
+
 def _nest(place: str, name: str, defines: tuple[str, ...], index_matrix: str) -> Nest:
     """Raises: NestError for a file that cannot be read; NothingFound for a nest that is not stored,
     or by name only; UsageError for a missing or superfluous name."""
+    missing = not (place == STARTER or is_server_url(place) or Path(place).exists())
+    if missing and (not name or Path(place).suffix.lower() in _PROGRAMS):
+        raise NestError("no such file", where=place)
     if not Path(place).is_file():
         if defines or index_matrix or not name:
             why = f"which nest of {place}?" if not name else "-D and --matrix are for a program"

@@ -125,6 +125,19 @@ def test_show_is_the_same_from_file_and_database(
     assert "a0[i1][i2] += a1[i1][i3] * a2[i3][i2]" in text and "a reduction" in text
 
 
+def test_the_schedule_of_a_program_is_a_configuration(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show = ["nest", "show", file, MATMUL.name, "--as", "c"]
+    config = 'order_3=["1","3","2"],tile_1=4'
+    assert run_verb([*show, "--config", config]) == 0
+    text = capsys.readouterr().out
+    written = text.split("Schedule: ")[1].splitlines()[0]
+    assert 'order_3=["1","3","2"]' in written and "tile_1=4" in written
+    assert run_verb([*show, "--config", written]) == 0
+    assert capsys.readouterr().out == text
+
+
 def test_show_counts_the_iterations_of_a_triangle(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,6 +189,12 @@ def test_show_as_a_schedule(file: str, capsys: pytest.CaptureFixture[str]) -> No
         (("show", "{folder}/g.c", "-D", "n=3"), 1, "has no macro or size n (-D sets one of N)"),
         (("measure", "{db}", "{folder}/g.c", "-D", "n=3"), 1, "has no macro or size n"),
         (("show", "{db}"), 2, "which nest of"),
+        (("show", "starter"), 2, "which nest of starter"),
+        (("show", "postgresql://host/base.c"), 2, "which nest of postgresql:"),
+        (("show", "{folder}/gone.c"), 1, "gone.c: no such file"),
+        (("show", "{folder}/gone.c", "x", "-D", "N=3"), 1, "gone.c: no such file"),
+        (("show", "{folder}/gone"), 1, "gone: no such file"),
+        (("show", "{folder}/gone", "x"), 1, "no database there"),
         (("show", "{db}", "nobody"), 1, "no pattern of that name"),
         (("show", "{folder}/p.py", "x"), 1, "must be run to be read"),
     ],

@@ -36,6 +36,7 @@ static double A[N][N], B[N][N], x[N];
 static float f[N];
 static int w[N], row[N + 1];
 double total, weight = 0.25;
+int count;
 """
 MAIN = """
 int main(int argc, char **argv)
@@ -52,7 +53,7 @@ int main(int argc, char **argv)
     }
     run(A, 1.5, 3);
     run(A, 2.5, 4);
-    double sum = total;
+    double sum = total + count;
     for (int i = 0; i < N; i++) {
         sum += x[i] + 3 * f[i] + w[i] % 1000;
         for (int j = 0; j < N; j++)
@@ -139,12 +140,31 @@ REPLACED = {
         "for (int i = 0; i < N - 1; i++)\n  for (int k = row[i]; k < row[i + 1]; k++) {\n"
         "    float t = x[k] * 0.3;\n    x[k] = t + a[i][0];\n  }",
     ),
+    "a scalar that is set again": program(
+        "double s;",
+        "for (int i = 0; i < N; i++) {\n  s = a[i][i];\n  x[i] = s;\n}",
+        "if (times == 3) {\n  s = 1;\n} else {\n  s = 2;\n}\nfor (int i = 0; i < 2; i++) {\n"
+        "  double s = i;\n  total += s;\n}\ntotal += s;",
+    ),
+    "a loop that is written after": program(
+        "int i = 0;", "for (i = 0; i < N; i++)\n  x[i] = x[i] + 1;", "i = 3;\nx[i++] = 2;"
+    ),
+    "labels behind it": program(
+        "int i;",
+        "for (i = 0; i < N; i++)\n  x[i] = x[i] + 1;",
+        "if (times == 3)\n  goto end;\ntotal += 1;\nend:\ntotal += 2;",
+    ),
+    "a number of another block": program(
+        "{\n  int m = 3;\n  total += m;\n}", "for (int m = 0; m < N; m++)\n  x[m] = x[m] + 1;"
+    ),
     "two scops": program(
         "",
         "for (int i = 0; i < N; i++)\n  x[i] = 2 * x[i];\n#pragma endscop\n  total += x[3];\n"
         "#pragma scop\nfor (int i = 0; i < N; i++)\n  f[i] = x[i];",
     ),
 }
+#: A scop that sets a scalar, which its nest does not keep.
+KEEPS = "for (int i = 0; i < N; i++) {\n  s = a[i][i];\n  x[i] = s;\n}"
 #: Programs whose scop stays: nests do not do all of it, or not what is read of it later.
 KEPT = {
     "a loop over time": program(
@@ -182,6 +202,51 @@ KEPT = {
         "",
         "for (int i = 0; i < N; i++)\n  row[i] = i;\nfor (int i = 0; i < N - 1; i++)\n"
         "  for (int k = row[i]; k < row[i + 1]; k++)\n    x[k] = x[k] * 0.5 + a[i][0];",
+    ),
+    "a scalar that is stepped after": program("double s;", KEEPS, "s = s + 1;\ntotal += s;"),
+    "a loop that starts from its own": program(
+        "int i;",
+        "for (i = 0; i < HALF; i++)\n  x[i] = x[i] + 1;",
+        "for (i = i; i < N; i++)\n  x[i] = 7;",
+    ),
+    "a loop of the file": program(
+        "", "for (count = 0; count < HALF; count++)\n  x[count] = x[count] + 1;"
+    ),
+    "a brace at the start of a line": program(
+        "double s;", KEEPS, "if (times == 3) {\ntotal += 1;\n}\ntotal += s;"
+    ),
+    "a scalar that is set in a branch": program(
+        "double s;", KEEPS, "if (times == 3)\n  s = 2;\ntotal += s;"
+    ),
+    "a scalar that is set in a loop": program(
+        "double s;", KEEPS, "while (times < 3) {\n  s = 2;\n  times++;\n}\ntotal += s;"
+    ),
+    "a scalar that is set in a case": program(
+        "double s;", KEEPS, "switch (times) {\ncase 3: s = 2; break;\ncase 4: total += s;\n}"
+    ),
+    "a static scalar": program("static double s = 3;\ntotal += s;", KEEPS),
+    "a scalar with an address": program("double s, *q = &s;", KEEPS, "total += *q;"),
+    "a scalar before a goto": program(
+        "double s = 3;\nint n = 0;\nagain:\ntotal += s;",
+        KEEPS,
+        "s = 1;\nif (n++ < 2) {\n  s = 4;\n  goto again;\n}",
+    ),
+    "a scalar before a goto onwards": program(
+        "double s = 3;", KEEPS, "if (times == 3)\n  goto end;\ns = 1;\nend:\ntotal += s;"
+    ),
+    "a goto in a switch": program(
+        "double s;", KEEPS, "switch (times) {\ncase 3: goto end;\n}\ns = 1;\nend:\ntotal += s;"
+    ),
+    "a register": program(
+        "register double s = 0;", "for (int i = 0; i < N; i++)\n  s += a[i][i];", "total += s;"
+    ),
+    "a scalar declared inside": program(
+        "double s = 2;\n{", f"double s;\n{KEEPS}", "total += s;\n}"
+    ),
+    "a subscript that is read after": program(
+        "int q;",
+        "for (int i = 0; i < N - 1; i++) {\n  q = i + 1;\n  x[q] = a[q][0];\n}",
+        "total += q;",
     ),
     "two of one name": program(
         "double x[N];\nfor (int k = 0; k < N; k++)\n  x[k] = k;",
@@ -275,6 +340,23 @@ def test_a_size_that_the_file_sets_again_is_refused(tmp_path: Path) -> None:
         assert not kept and "nest_p(" in made
 
 
+@pytest.mark.gcc
+@needs_gcc
+def test_a_number_is_that_of_its_own_function(tmp_path: Path) -> None:
+    """Functions may have numbers of one name, of which one is set by its address."""
+    source = program(
+        "int m = 4;", "for (int i = 0; i < N; i++)\n  x[i] = x[i] + m;", "other(x);"
+    ).replace(
+        RUN,
+        "void set(int *p) { *p = 9; }\nvoid other(double z[N])\n{\nint m = 3;\nset(&m);\n"
+        "#pragma scop\nfor (int i = 0; i < N; i++)\n  z[i] = z[i] + m;\n"
+        f"#pragma endscop\n}}\n{RUN}",
+    )
+    made, text, kept = written(tmp_path, source)
+    assert not kept and "m == 3" in text and "m == 4" in text
+    assert output(made) == output(tmp_path / "p.c")
+
+
 def test_order_of_rows_is_checked_only_where_it_matters(tmp_path: Path) -> None:
     _, made, _ = written(tmp_path, REPLACED["rows in any order"])
     assert f"embeddb_ascends_i32((int32_t *)row, 0, {39}, 40)" in made
@@ -296,6 +378,24 @@ def test_lines_keep_their_numbers(tmp_path: Path) -> None:
             numbers.append((number, line))
     assert len(numbers) == 2
     assert all(plain[at - 1] == line for at, line in numbers)
+
+
+@pytest.mark.gcc
+@needs_gcc
+def test_arrays_may_have_names_of_functions_of_headers(tmp_path: Path) -> None:
+    """math.h is included only where a nest calls one of its functions, as the file does then."""
+    source = (
+        "#include <stdio.h>\nstatic double y0[9], y1[9], gamma[9], exp[9];\nint main(void)\n{\n"
+        "#pragma scop\nfor (int i = 0; i < 9; i++)\n  y1[i] = exp[i] + y0[i] * gamma[i] + i;\n"
+        '#pragma endscop\nprintf("%g\\n", y1[5]);\nreturn 0;\n}\n'
+    )
+    made, text, kept = written(tmp_path, source)
+    assert not kept and "nest_p(" in text
+    flags = ("-fno-builtin",)  # else gcc warns of exp itself
+    assert output(made, *flags) == output(tmp_path / "p.c", *flags) == "5\n"
+    root = source.replace("exp[i]", "sqrt(i)").replace(", exp[9]", "").replace("y1", "out")
+    _, text, _ = written(tmp_path, root)
+    assert "#include <math.h>" in text
 
 
 def counted(made: str, source: Path) -> None:
@@ -360,7 +460,7 @@ def test_numbers_that_are_none_are_seen_outside_of_the_loops(tmp_path: Path) -> 
     """The generated functions alone are compiled with -ffast-math, and without approximations."""
     silu = "for (int i = 0; i < N; i++)\n  f[i] = f[i] / (1.0f + expf(-f[i]));"
     source = program("for (int i = 0; i < N; i++)\n  f[i] = i < 20 ? -100 : f[i];", silu)
-    source = source.replace("double sum = total;", 'double sum = total + isnan(atof("nan"));')
+    source = source.replace("double sum = total", 'double sum = isnan(atof("nan")) + total')
     made, text, kept = written(tmp_path, source)
     assert not kept and "NaN and infinities are not supported" in text
     assert "-ffast-math" not in text and 'optimize("O3", "fast-math")' in text

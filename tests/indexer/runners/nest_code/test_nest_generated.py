@@ -282,7 +282,7 @@ def test_an_emitted_program_runs_alone(name: str, tmp_path: Path) -> None:
 def test_one_line_of_an_emitted_program_is_the_nest() -> None:
     told = c_program(NESTS["matmul"], Schedule((2, 0, 1), (0, 0, 0)))
     assert "a0[19 * i1 + i2] += a1[23 * i1 + i3] * a2[19 * i3 + i2];\n\n   Schedule:" in told
-    assert "order_3=3 1 2" in told
+    assert 'order_3=["3","1","2"]' in told
 
 
 # -- what arrays hold ------------------------------------------------------------------------------
