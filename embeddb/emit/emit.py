@@ -94,8 +94,8 @@ def _earlier(path: Path) -> list[str]:
 
 
 def fusion_files(program: TensorGraph, config: Config, made_from: str = "") -> dict[str, str]:
-    """HLO of the program, of the program with a fusion for each kernel of the plan, and of each
-    kernel, in order; `made_from`, for the README: the origin of the plan.
+    """HLO of the program, of the program as calls of the plan's kernels, and of each kernel, in
+    order; `made_from`, for the README: the origin of the plan.
 
     Raises: TensorError for a plan of another program, and for operations that cannot be written.
     """

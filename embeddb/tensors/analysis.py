@@ -2,7 +2,7 @@
 
 The four numbers that "A Learned Performance Model for Tensor Processing Units" (Section 3.1) adds
 to a kernel's features, counted as in XLA's `HloCostAnalysis`; docs/howto/tensor-kernels.md
-quantifies the differences.
+lists the differences.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from embeddb.tensors.tensor_graph import Attribute, Operation, Shape, TensorGrap
 #: Names of bodies that are one operation on their two parameters.
 COMBINES = ("add", "multiply", "minimum", "maximum", "and", "or")
 _WORDS = {"parameter": "number", "constant": "value", "compare": "direction"}
+_FFT_LENGTH = re.compile(r"fft_length=\{([1-9]\d{0,17}(?:,[1-9]\d{0,17}){0,2})\}")
 _PART = re.compile(r"([a-z][a-z0-9-]*+)\.([a-z0-9]++)\(([\d,]*+)\)([\w.+-]*+)")
 
 
@@ -75,8 +76,12 @@ def _places(text: str, count: int) -> tuple[int, ...] | None:
 
 
 def combine_of(region: Region) -> str | None:
-    """The single operation of a region, ignoring conversions; None for all others."""
+    """The single operation of a region, computed in the parameters' type or in a wider one; None
+    for all others."""
     ops = region.operations
+    types = [op.shape.dtype for op in ops if op.opcode == "parameter"]
+    if any(not _holds(op.shape.dtype, dtype) for op in ops for dtype in types):
+        return None
 
     def plain(at: int) -> int:
         while ops[at].opcode == "convert":
@@ -89,6 +94,31 @@ def combine_of(region: Region) -> str | None:
     below: Sequence[Operation] = [ops[plain(at)] for at in root.operands]
     numbers = sorted(str(op.attributes.get("number")) for op in below if op.opcode == "parameter")
     return root.opcode if root.opcode in COMBINES and numbers == ["0", "1"] else None
+
+
+#: Bits of exponent and of mantissa.
+_FLOATS = {
+    "f8e4m3fn": (4, 3),
+    "f8e5m2": (5, 2),
+    "f16": (5, 10),
+    "bf16": (8, 7),
+    "f32": (8, 23),
+    "f64": (11, 52),
+}
+
+
+def _holds(wide: str, dtype: str) -> bool:
+    """True if arithmetic in a type, rounded or wrapped to another, is that of the other."""
+    if wide == dtype or (wide, dtype) == ("c128", "c64"):
+        return True
+    if wide in _FLOATS and dtype in _FLOATS:
+        return all(a >= b for a, b in zip(_FLOATS[wide], _FLOATS[dtype], strict=True))
+    if wide[0] not in "su":
+        return False
+    if dtype == "pred":
+        return True
+    bits = int(wide[1:]) - int(dtype[1:]) if dtype[0] in "su" else 0
+    return bits > 0 and (wide[0] == "s" or dtype[0] == "u")
 
 
 #: One function call per element, not counted as flops.
@@ -199,13 +229,19 @@ def _computed(op: Operation, operands: Sequence[Shape]) -> tuple[int, int]:
             largest = operands[0].elements if operands else 0
             return largest * max(largest - 1, 0).bit_length(), 0
         case "fft":
-            real = max([op.shape.elements, *(s.elements for s in operands)])
-            return 8 * real * max(real - 1, 0).bit_length(), 0
+            count = operands[0].elements if operands else 0
+            return 8 * count * math.prod(n.bit_length() - 1 for n in _fft_length(op)), 0
         case "cholesky":
             return elements * (op.shape.dims[-1] if op.shape.rank else 1) // 3, 0
         case "triangular-solve":
-            return elements * (operands[0].dims[-1] if operands and operands[0].rank else 1), 0
+            return 2 * elements * (operands[0].dims[-1] if operands and operands[0].rank else 1), 0
     return elements, 0
+
+
+def _fft_length(op: Operation) -> list[int]:
+    """Lengths of the transformed dimensions; of the last alone where the text has none."""
+    match = _FFT_LENGTH.search(str(op.attributes.get("raw", "")))
+    return [int(length) for length in match[1].split(",")] if match else [*op.shape.dims[-1:]]
 
 
 def _convolution(op: Operation, operands: Sequence[Shape]) -> int:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import ELEMENTWISE
-from embeddb.tensors.tensor_graph import DTYPES, KINDS, MOST_RANK, Operation, Shape, TensorGraph
+from embeddb.tensors.tensor_graph import (
+    DTYPES,
+    KINDS,
+    MOST_RANK,
+    Operation,
+    Shape,
+    Signature,
+    TensorGraph,
+)
 
 MOST_OPERATIONS = 200_000
 #: Limits on the elements of an array, and on the attributes and results of one operation.
 _LARGEST = 1 << 40
 _MOST_PARTS = 1024
 _WORD = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_TYPE = re.compile(r"[a-z][a-z0-9]{0,19}")
 
 
 def computation(
@@ -25,9 +34,11 @@ def computation(
     name: str = "",
     group: str = "",
     names: Sequence[str] = (),
+    signature: Signature | None = None,
 ) -> TensorGraph:
     """A graph of the operations that the outputs depend on, operands first, with parameters
-    numbered in order. Raises: TensorError, one line that names the operation."""
+    numbered in order; positions in `signature` are those of `operations`. Raises: TensorError, one
+    line that names the operation."""
     if kind not in KINDS:
         raise TensorError(f"{kind!r} is neither a kernel nor a program")
     if not outputs:
@@ -46,7 +57,7 @@ def computation(
         replace(operations[old], operands=tuple(place[o] for o in operations[old].operands))
         for old in order
     ]
-    return TensorGraph(
+    graph = TensorGraph(
         tuple(_numbered(ordered)),
         tuple(place[at] for at in outputs),
         kind=kind,
@@ -54,6 +65,40 @@ def computation(
         group=group,
         names=tuple(names[old] for old in order) if len(names) == len(operations) else (),
     )
+    return graph if signature is None else _signed(graph, signature, operations, place)
+
+
+def _signed(
+    graph: TensorGraph,
+    signature: Signature,
+    operations: Sequence[Operation],
+    place: Mapping[int, int],
+) -> TensorGraph:
+    """The graph with a signature, unless that is its own order; `place` is the position in the
+    graph of each operation. Raises: TensorError for a signature that is not the graph's."""
+    if max(len(signature.parameters), len(signature.outputs)) > MOST_OPERATIONS:
+        raise TensorError(f"signature: more than {MOST_OPERATIONS:,} parameters or outputs")
+    parameters: list[int | Shape] = []
+    for one in signature.parameters:
+        if isinstance(one, Shape):
+            _check_unused(one)
+        elif not 0 <= one < len(operations) or operations[one].opcode != "parameter":
+            raise TensorError(f"signature: {one} is not a parameter of the graph")
+        parameters.append(one if isinstance(one, Shape) else place.get(one, operations[one].shape))
+    used = sorted(one for one in parameters if isinstance(one, int))
+    outputs = [place.get(at, -1) for at in signature.outputs]
+    if used != list(graph.parameters) or set(outputs) != set(graph.outputs):
+        raise TensorError("signature: must have each parameter once, and all outputs")
+    if (tuple(parameters), tuple(outputs)) == (graph.parameters, graph.outputs):
+        return graph
+    return replace(graph, signature=Signature(tuple(parameters), tuple(outputs)))
+
+
+def _check_unused(shape: Shape) -> None:
+    """Check the shape of an unused parameter, which may be of any type and without elements."""
+    ordered = sorted(shape.layout) == list(range(min(shape.rank, MOST_RANK)))
+    if not (_TYPE.fullmatch(shape.dtype) and ordered and min(shape.dims, default=0) >= 0):
+        raise TensorError(f"signature: a parameter cannot have the shape {str(shape)[:60]}")
 
 
 def check_operation(operation: Operation, count: int, name: str) -> None:

@@ -69,9 +69,10 @@ class Operation:
     """One operation. `operands` are positions in the graph, all before its own; `results` are
     several for a tuple. `attributes` by name, sorted:
 
-    - `dot`: lhs_contracting, rhs_contracting, lhs_batch, rhs_batch
-    - `convolution`: size, stride, low, high, lhs_dilate, rhs_dilate (of the window, per spatial
-      dimension), reversal (for a reversed window), labels (`b01f_01io->b01f`),
+    - `dot`: lhs_contracting, rhs_contracting, lhs_batch, rhs_batch, precision (of the operands) and
+      algorithm, where they are not the default
+    - `convolution`: precision; size, stride, low, high, lhs_dilate, rhs_dilate (of the window, per
+      spatial dimension), reversal (for a reversed window), labels (`b01f_01io->b01f`),
       feature_groups, batch_groups
     - `reduce`: dimensions, combine (`add`, `multiply`, `minimum`, `maximum`, `and`, `or`, or
       `other`, with the body as `region`, see `embeddb.tensors.analysis`, where it is short);
@@ -79,8 +80,8 @@ class Operation:
       `scatter`, `sort`, `map`: combine and raw
     - `broadcast`, `transpose`, `reverse`: dimensions; `concatenate`, `iota`: dimension
     - `slice`: start, limit, stride; `pad`: low, high, interior; `dynamic-slice`: sizes
-    - `compare`: direction; `constant`: value, where all of it is one number, else raw, where it is
-      short; `custom-call`: target
+    - `compare`: direction, with `.TOTALORDER` where reals are in total order; `custom-call`: target
+    - `constant`: value, where all of it is one number, else raw, where it is short
     - `parameter`: number; `get-tuple-element`: index
     - all others: raw, HLO's text, truncated
 
@@ -144,14 +145,24 @@ _MOST_DIMS = 6
 _OPERATION = re.compile(r"\.[\w-]+(\.\d+)?$")
 
 
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Parameters and outputs of the module that a graph was read from, in the module's order,
+    tuples as their elements. A parameter is the position of its operation, or the shape of one that
+    no output depends on; an output may be there twice."""
+
+    parameters: tuple[int | Shape, ...]
+    outputs: tuple[int, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class TensorGraph:
     """Operations, operands first, and the positions of the outputs.
 
     Built by `computation` (`embeddb.tensors.check`), which checks it and brings it into canonical
-    order. `id` is the blake2b-128 hex digest of kind and code; `name`, `group` and `names` (of the
-    operations) do not enter. `group` is the model family: its kernels, at all sizes, are held out
-    together in every evaluation.
+    order. `id` is the blake2b-128 hex digest of kind and code; `name`, `group`, `names` (of the
+    operations) and `signature` (None: the graph's own order, or unknown) do not enter. `group` is
+    the model family: its kernels, at all sizes, are held out together in every evaluation.
     """
 
     operations: tuple[Operation, ...]
@@ -160,6 +171,7 @@ class TensorGraph:
     name: str = ""
     group: str = ""
     names: tuple[str, ...] = ()
+    signature: Signature | None = None
 
     @cached_property
     def id(self) -> str:

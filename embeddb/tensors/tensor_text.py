@@ -6,7 +6,10 @@
                               {"lhs_contracting": [1], "rhs_contracting": [0]}]],
               "outputs": [2]}}
 
-An operation is `[opcode, results, operands, attributes]`, a result `[type, dims, layout]`.
+An operation is `[opcode, results, operands, attributes]`, a result `[type, dims, layout]`. Where a
+module had other parameters or outputs, or in another order, `"signature": {"parameters": [1, 0,
+RESULT], "outputs": [2, 2]}` lists their positions, and the results of parameters that nothing
+reads.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from embeddb.tensors.tensor_graph import (
     Attribute,
     Operation,
     Shape,
+    Signature,
     TensorGraph,
     code_of,
 )
@@ -43,6 +47,14 @@ def tensor_text(graph: TensorGraph) -> bytes:
         "names": list(graph.names),
         "code": code_of(graph),
     }
+    if (signature := graph.signature) is not None:
+        document["signature"] = {
+            "parameters": [
+                [one.dtype, one.dims, one.layout] if isinstance(one, Shape) else one
+                for one in signature.parameters
+            ],
+            "outputs": signature.outputs,
+        }
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -65,7 +77,25 @@ def tensor_from_text(text: bytes | str, *, where: str = "") -> TensorGraph:
             name=_word(document.get("name", ""), "name"),
             group=_word(document.get("group", ""), "group"),
             names=[_word(n, "names") for n in _list(document.get("names", []), "names")],
+            signature=_signature(document.get("signature")),
         )
+
+
+def _signature(value: Any) -> Signature | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict) or sorted(value) != ["outputs", "parameters"]:
+        raise TensorError('"signature" must have "parameters" and "outputs"')
+    parameters = _list(value["parameters"], "signature.parameters")
+    return Signature(
+        tuple(
+            _shape(one, "signature")
+            if isinstance(one, list)
+            else _numbers([one], "signature.parameters")[0]
+            for one in parameters
+        ),
+        _numbers(value["outputs"], "signature.outputs", MOST_OPERATIONS),
+    )
 
 
 def _list(value: Any, where: str, most: int = MOST_OPERATIONS) -> list[Any]:

@@ -47,6 +47,11 @@ class TensorComputation(WorkloadKind):
 
         return tensor_from_text(raw)
 
+    def holds_more(self, workload: TensorGraph, stored: TensorGraph) -> bool:
+        """Return true for a signature of the same module; another has an order of its own."""
+        same = (workload.name, workload.names) == (stored.name, stored.names)
+        return same and stored.signature is None and workload.signature is not None
+
     transfers = True
 
     def model(self, lookup: Lookup, platform: Platform, op: Op) -> GraphModel | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import work_of
 from embeddb.tensors.roofline.loops import (
     BRANCH,
@@ -56,7 +58,14 @@ class TileModel:
         self.nests = nests_of(self.plan)
 
     def seconds(self, configs: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
-        """float64[c] of the tiles in these configurations."""
+        """float64[c] of the tiles in these configurations. Raises: TensorError for a parameter that
+        is not the kernel's, and for a size beyond its dimension."""
+        # A block of more terms than a sum has is the whole sum.
+        most = {**Tile(self.plan.dims).config, "tr": math.inf}
+        for name, size in (part for config in configs for part in config.items()):
+            if not 0 <= size <= most.get(name, -1):
+                hint = f"t1, t2, ... are at most {self.plan.dims}"
+                raise TensorError(f"{name}={size} is no size of a tile", hint=hint)
         return self.cycles(configs)[:, 0] / self.machine.hertz
 
     def cycles(self, configs: Sequence[Mapping[str, Any]]) -> Floats:

@@ -27,6 +27,15 @@ from embeddb.tensors.tiling.forms import (
 
 #: Operations that return their operand unchanged.
 _SAME = ("copy", "optimization-barrier", "domain")
+#: Element-wise operations with code for operands that are real numbers alone, and for others alone.
+_REAL_ONLY = frozenset(
+    """
+    atan2 cbrt ceil cosine erf exponential exponential-minus-one floor is-finite log log-plus-one
+    logistic power round-nearest-afz round-nearest-even rsqrt sine sqrt tan tanh
+    """.split()  # noqa: SIM905 - a table of words
+)
+_WHOLE_ONLY = frozenset(("and", "not", "or", "xor"))
+_DIRECTIONS = ("EQ", "NE", "LT", "LE", "GT", "GE")
 
 
 def values_of(kernel: TensorGraph) -> tuple[tuple[Value, ...], tuple[int, ...]]:
@@ -100,6 +109,10 @@ class _Builder:
         return Value("number", dtype, dims, text=text)
 
     def _map(self, op: Operation, operands: tuple[int, ...]) -> int:
+        _check_type(op.opcode, self.values[operands[0]].dtype)
+        direction = str(op.attributes.get("direction", ""))
+        if op.opcode == "compare" and direction not in _DIRECTIONS:
+            raise TensorError(f"comparison {direction[:20]!r} is not supported")
         dims = [self.values[o].dims for o in operands]
         if any(d and d != op.shape.dims for d in dims):
             raise ValueError
@@ -107,9 +120,8 @@ class _Builder:
         def access(forms: Forms, _: Forms) -> list[Forms]:
             return [forms if d else () for d in dims]
 
-        dtype, text = op.shape.dtype, str(op.attributes.get("direction", ""))
-        value = Value("map", dtype, op.shape.dims, operands, op.opcode, text=text, access=access)
-        return self.add(value)
+        parts = (op.shape.dtype, op.shape.dims, operands, op.opcode)
+        return self.add(Value("map", *parts, text=direction, access=access))
 
     def _join(self, op: Operation, operands: tuple[int, ...], shapes: Sequence[Shape]) -> int:
         along = _one(op, "dimension")
@@ -178,6 +190,7 @@ class _Builder:
         combine = str(op.attributes.get("combine", "add"))
         if combine not in COMBINES:
             raise TensorError(f"a {op.opcode} that combines by {combine[:20]!r} is not supported")
+        _check_type(combine, op.shape.dtype)
         of = (op.shape.dtype, op.shape.dims, operands, combine)
         return self.add(Value("sum", *of, over=over, start=start, access=access))
 
@@ -359,6 +372,12 @@ def _reshaped(forms: Forms, shape: Shape, operand: Shape) -> Forms:
         here = divided(place, stride)
         indices.append(ZERO if dim == 1 else here if outermost else modulo(here, dim))
     return tuple(indices)
+
+
+def _check_type(opcode: str, dtype: str) -> None:
+    """Raises: TensorError for an operation without code for operands of a type."""
+    if opcode in (_WHOLE_ONLY if dtype.startswith("f") else _REAL_ONLY):
+        raise TensorError(f"{opcode} of {dtype} is not supported")
 
 
 def _alike(*parts: Sequence[int]) -> None:

@@ -19,8 +19,10 @@ BODIES = frozenset(
 )
 #: Longest text of an attribute; an operation with a truncated one cannot be written as HLO.
 MOST_RAW = 1000
-#: The precision of a product and of a comparison: hints to a compiler.
-_HINTS = ("operand_precision", "algorithm", "type")
+#: The word of each attribute that means the same as an absent one.
+_DEFAULTS = {"operand_precision": "default", "algorithm": "dot_unset"}
+#: End of the direction of a comparison in which -0 is less than 0 and NaN is ordered.
+TOTAL = ".TOTALORDER"
 _MOST_NUMBER = 18
 
 
@@ -29,19 +31,31 @@ def canonical(instruction: Instruction) -> dict[str, Attribute]:
     TensorError for an attribute that its opcode lacks."""
     attributes = {k: v for k, v in instruction.attributes.items() if k not in BODIES}
     if instruction.opcode == "parameter":
-        return {"number": _int(instruction.literal, "number")}
+        return {"number": number_of(instruction)}
     if instruction.opcode == "constant":
         return _constant(instruction.literal)
     if instruction.opcode not in FIELDS:
-        rest = sorted(attributes.items())
-        text = ", ".join(f"{key}={joined(value)}" for key, value in rest if key not in _HINTS)
+        rest = sorted(item for item in attributes.items() if not _is_default(*item))
+        text = ", ".join(f"{key}={joined(value)}" for key, value in rest)
         return {"raw": _short(text)} if text else {}
+    if attributes.get("type") == ["TOTALORDER"] and attributes.get("direction"):
+        attributes["direction"] = [joined(attributes["direction"]) + TOTAL]
     for field in FIELDS[instruction.opcode]:
         if attributes.get(field.key) == []:  # which `read` takes for an absent one
             raise TensorError(f"attribute {field.key} has no value")
     parts = [field.read(attributes.get(field.key, ())) for field in FIELDS[instruction.opcode]]
     # An absent attribute means no number.
     return {name: value for part in parts for name, value in part.items() if value != ()}
+
+
+def _is_default(key: str, tokens: Sequence[str]) -> bool:
+    words = {token for token in tokens if token not in ("{", "}", ",")}
+    return key in _DEFAULTS and words <= {_DEFAULTS[key]}
+
+
+def number_of(parameter: Instruction) -> int:
+    """Number of a parameter. Raises: TensorError for a text that is none."""
+    return _int(parameter.literal, "number")
 
 
 class Field(NamedTuple):
@@ -66,6 +80,15 @@ def _number(key: str, name: str, default: int) -> Field:
         lambda tokens: {name: _int("".join(tokens or [str(default)]), key)},
         lambda op: str(op.attributes.get(name, default)),
     )
+
+
+def _hint(key: str, name: str) -> Field:
+    """A request to the compiler, left out where it is the default."""
+
+    def read(tokens: Sequence[str]) -> Mapping[str, Attribute]:
+        return {} if _is_default(key, tokens) else {name: _short(joined(tokens))}
+
+    return Field(key, read, lambda op: str(op.attributes.get(name, "")))
 
 
 def _short(text: str) -> str:
@@ -185,21 +208,27 @@ def _int(token: str, where: str) -> int:
 
 
 _WINDOW = Field("window", _window, _window_text)
+_PRECISION = _hint("operand_precision", "precision")
 _DIMENSIONS = _numbers("dimensions", "dimensions")
 #: Attributes by opcode; those of other opcodes are one text, `raw`.
 FIELDS: dict[str, tuple[Field, ...]] = {
     **dict.fromkeys(("parameter", "constant"), ()),
     **dict.fromkeys(("broadcast", "transpose", "reverse", "reduce"), (_DIMENSIONS,)),
     **dict.fromkeys(("reduce-window", "select-and-scatter"), (_WINDOW,)),
-    "dot": tuple(
-        _numbers(f"{name}_dims", name, optional=True)
-        for name in ("lhs_batch", "lhs_contracting", "rhs_batch", "rhs_contracting")
+    "dot": (
+        *(
+            _numbers(f"{name}_dims", name, optional=True)
+            for name in ("lhs_batch", "lhs_contracting", "rhs_batch", "rhs_contracting")
+        ),
+        _PRECISION,
+        _hint("algorithm", "algorithm"),
     ),
     "convolution": (
         _WINDOW,
         Field("dim_labels", _labels, lambda op: str(op.attributes.get("labels", ""))),
         _number("feature_group_count", "feature_groups", 1),
         _number("batch_group_count", "batch_groups", 1),
+        _PRECISION,
     ),
     "iota": (_number("iota_dimension", "dimension", 0),),
     "concatenate": (
@@ -216,7 +245,12 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         Field(
             "direction",
             lambda tokens: {"direction": joined(tokens or ["EQ"])},
-            lambda op: str(op.attributes.get("direction", "EQ")),
+            lambda op: str(op.attributes.get("direction", "EQ")).removesuffix(TOTAL),
+        ),
+        Field(
+            "type",
+            lambda tokens: {},  # `canonical` adds it to the direction
+            lambda op: TOTAL[1:] if str(op.attributes.get("direction", "")).endswith(TOTAL) else "",
         ),
     ),
     "get-tuple-element": (_number("index", "index", 0),),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import zlib
@@ -47,17 +48,27 @@ def read_tensors(
     with refusing(TensorError, where=str(path)):
         if kind not in ("", *KINDS):
             raise TensorError(f"{kind!r} is neither a kernel nor a program")
-        data = _content(path)
+        data = _content(path).removeprefix(codecs.BOM_UTF8)
         if data.lstrip()[:1] in (b"{", b"["):
             return _of_json(data, kind)
         if b"\0" in data[:_HEAD]:
             raise TensorError("is binary, not HLO text", hint="--xla_dump_hlo_as_text makes text")
-        module = read_module(data.decode())
+        module = read_module(_text(data))
         if kind == "program" or not module.optimised:
             program = program_of(module, name=name, group=group)
             return TensorFile((replace(program, kind=kind or "program"),), tuple(module.notes))
         kernels = kernels_of(module, name=name, group=group)
         return TensorFile(tuple(kernels), tuple(module.notes))
+
+
+def _text(data: bytes) -> str:
+    """Raises: TensorError, with the line, for bytes that are no UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        reason = f"byte {data[error.start]:#04x} is no UTF-8"
+        raise TensorError(reason, line=line, hint="save the file as UTF-8") from None
 
 
 def tensor_files(folder: Path, *, kind: str = "") -> list[Path]:
@@ -96,7 +107,7 @@ def holds_tensors(path: Path) -> bool:
         head = _unpacked(head, _HEAD, whole=False) if head[:2] == b"\x1f\x8b" else head
     except (OSError, zlib.error):
         return False
-    head = head.lstrip()
+    head = head.removeprefix(codecs.BOM_UTF8).lstrip()
     if _plain(path).endswith(_DUMPED):
         return True  # a dump that was cut off is told of, not passed over
     return head.startswith(b"HloModule") or (head[:1] in b"{[" and b'"tensors"' in head)

@@ -12,8 +12,8 @@ from itertools import count
 from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import Region, combine_of, region_text
 from embeddb.tensors.check import MOST_OPERATIONS, check_operation, computation
-from embeddb.tensors.tensor_graph import Attribute, Operation, Shape, TensorGraph
-from indexer.frontends.hlo.attributes import MOST_RAW, canonical
+from embeddb.tensors.tensor_graph import Attribute, Operation, Shape, Signature, TensorGraph
+from indexer.frontends.hlo.attributes import MOST_RAW, canonical, number_of
 from indexer.frontends.hlo.instructions import (
     ENTERED,
     IDLE,
@@ -118,6 +118,8 @@ class Graph:
         elif one.opcode in OPAQUE:
             self.module.note(f"{one.opcode} is kept as one operation, without its body")
         attributes = canonical(one) | self._combined(one)
+        if one.opcode == "constant" and not attributes:
+            self.module.note(f"constant {one.name}: its numbers are {_why_lost(one)}")
         at = self.add(Operation(one.opcode, tuple(results), places, attributes), one.name)
         return at if isinstance(one.shape, Shape) else _parts(one.shape, at)
 
@@ -131,7 +133,7 @@ class Graph:
         operands = [values[name] for name in one.operands]
         match one.opcode:
             case "parameter":
-                number = int(str(canonical(one)["number"]))
+                number = number_of(one)
                 if arguments is not None:
                     return arguments[number]
                 return self.parameters(one.name, one.shape, number)
@@ -171,6 +173,12 @@ class Graph:
         body_text = region_text(region) if len(inner.operations) <= _MOST_REGION else None
         whole = {} if body_text is None or len(body_text) > MOST_RAW else {text: body_text}
         return {word: "other", **whole}
+
+
+def _why_lost(constant: Instruction) -> str:
+    if "..." in constant.literal:
+        return "not in the text: as_hlo_text(True) writes them"
+    return f"left out, over {MOST_RAW:,} characters: make it a parameter"
 
 
 def _element(value: Value, index: int) -> Value:
@@ -247,6 +255,20 @@ def program_of(module: Module, *, name: str = "", group: str = "") -> TensorGrap
         name=name or plain,
         group=group or plain,
         names=graph.names,
+        signature=Signature(_parameters(graph), tuple(outputs)),
+    )
+
+
+def _parameters(graph: Graph) -> tuple[int | Shape, ...]:
+    """The entry's parameters in the order of their numbers, tuples as their elements."""
+    entry = graph.module.bodies[graph.module.entry].instructions.values()
+    shapes = {number_of(one): one.shape for one in entry if one.opcode == "parameter"}
+    places: dict[int, list[int]] = {}
+    for at, operation in enumerate(graph.operations):
+        if operation.opcode == "parameter":
+            places.setdefault(operation.number("number"), []).append(at)
+    return tuple(
+        one for number in sorted(shapes) for one in places.get(number) or leaves(shapes[number])
     )
 
 
@@ -291,8 +313,17 @@ def _kernel(module: Module, body: Body, one: Instruction, name: str, group: str)
         value: Value = graph.body(body_of(one), operands)
     else:
         value = graph.single(one, operands)
-    outputs = list(dict.fromkeys(graph.places(value)))
-    return computation(graph.operations, outputs, name=name, group=group, names=graph.names)
+    places = graph.places(value)
+    arguments = (at for operand in operands for at in graph.places(operand))
+    parameters = [at for at in arguments if graph.operations[at].opcode == "parameter"]
+    return computation(
+        graph.operations,
+        list(dict.fromkeys(places)),
+        name=name,
+        group=group,
+        names=graph.names,
+        signature=Signature(tuple(parameters), tuple(places)),
+    )
 
 
 def _input(graph: Graph, instruction: Instruction) -> Value:

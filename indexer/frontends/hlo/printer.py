@@ -3,50 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.analysis import region_of
 from embeddb.tensors.partition import Partition
-from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
+from embeddb.tensors.tensor_graph import DTYPES, Operation, Shape, Signature, TensorGraph
 from indexer.frontends.hlo.attributes import FIELDS, braces
 
 _LOST = frozenset(("while", "conditional", "custom-call", "fusion", "call", "async-start"))
+#: A literal whose numbers are not in the text.
+_ELIDED = "{...}"
 _COMBINED = ("reduce", "reduce-window", "scatter", "sort", "map", "all-reduce", "reduce-scatter")
 
 
 def hlo_text(graph: TensorGraph) -> str:
-    """One module whose entry takes the parameters in their order and returns the outputs: one
-    array, or a tuple of them. A bitcast, which only an optimised module may have, is written as the
-    equivalent transposes and reshape.
+    """One module whose entry takes the parameters and returns the outputs (one array, or a tuple of
+    them) of the graph's signature; without one, in the graph's order, with a comment that names
+    each parameter. A bitcast, which only an optimised module may have, is written as the equivalent
+    transposes and reshape.
 
     Raises: TensorError for operations whose bodies were left out when they were read.
     """
-    regions: dict[str, str] = {}
-    body = _computation("ENTRY main", graph, regions)
-    return "\n\n".join([_head(graph), *regions.values(), body]) + "\n"
+    graph, regions = _renumbered(graph), dict[str, str]()
+    lines = [*_unused(graph), *_lines(graph, regions)]
+    return _module(graph, [*regions.values(), _entry(graph, lines)])
 
 
 def fused_text(partition: Partition) -> str:
-    """The program of a partition as one module whose entry calls each kernel as a fusion.
+    """The program of a partition as one module whose entry calls each kernel. Calls, since XLA
+    compiles no fusion but those of its own passes.
 
     Raises: as `hlo_text`.
     """
-    program, regions = partition.program, dict[str, str]()
+    program, regions = _renumbered(partition.program), dict[str, str]()
     bodies: list[str] = []
-    entry = [
-        f"  {_name(at)} = {program.operations[at].shape} parameter({number})"
-        for number, at in enumerate(program.parameters)
-    ]
+    entry = [*_unused(program), *(_line(program, at, regions) for at in program.parameters)]
     for number, placed in enumerate(partition.kernels):
-        kernel, called = placed.kernel, f"fused_computation.{number}"
+        kernel, called = placed.kernel, f"kernel_{number:03}"
         bodies.append(_computation(called, kernel, regions))
         arguments = ", ".join(map(_name, placed.takes))
         gives = _output_shapes(kernel)
         single = len(placed.gives) == 1
-        name = _name(placed.gives[0]) if single else f"fusion.{number}"
-        entry.append(
-            f"  {name} = {gives} fusion({arguments}), kind={_kind(kernel)}, calls={called}"
-        )
+        name = _name(placed.gives[0]) if single else f"call.{number}"
+        entry.append(f"  {name} = {gives} call({arguments}), to_apply={called}")
         if not single:
             entry += [
                 f"  {_name(at)} = {program.operations[at].shape} "
@@ -54,8 +54,45 @@ def fused_text(partition: Partition) -> str:
                 for index, at in enumerate(placed.gives)
             ]
     entry += _copied(partition, regions)
-    whole = [_head(program), *regions.values(), *bodies, _framed("ENTRY main", program, entry)]
-    return "\n\n".join(whole) + "\n"
+    return _module(program, [*regions.values(), *bodies, _entry(program, entry)])
+
+
+def _renumbered(graph: TensorGraph) -> TensorGraph:
+    """The graph with the numbers that its signature gives to its parameters."""
+    operations = list(graph.operations)
+    for number, at in enumerate(_signature(graph).parameters):
+        if isinstance(at, int):
+            operations[at] = replace(operations[at], attributes={"number": number})
+    return replace(graph, operations=tuple(operations))
+
+
+def _unused(graph: TensorGraph) -> list[str]:
+    """Lines of the parameters that no output depends on."""
+    return [
+        f"  unused.{number} = {shape} parameter({number})"
+        for number, shape in enumerate(_signature(graph).parameters)
+        if isinstance(shape, Shape)
+    ]
+
+
+def _signature(graph: TensorGraph) -> Signature:
+    return graph.signature or Signature(graph.parameters, graph.outputs)
+
+
+def _module(graph: TensorGraph, bodies: Sequence[str]) -> str:
+    return "\n\n".join([_head(graph), *bodies]) + "\n"
+
+
+def _entry(graph: TensorGraph, lines: list[str]) -> str:
+    """The entry; of a graph without signature, comments name the parameters before it."""
+    comments = []
+    if graph.signature is None and graph.names:
+        comments = [
+            f"// parameter {number} = {graph.names[at]}"
+            for number, at in enumerate(graph.parameters)
+            if graph.names[at] != _name(at)
+        ]
+    return "\n".join([*comments, _framed("ENTRY main", graph, lines)])
 
 
 def _copied(partition: Partition, regions: dict[str, str]) -> list[str]:
@@ -69,36 +106,35 @@ def _copied(partition: Partition, regions: dict[str, str]) -> list[str]:
     return [_line(program, at, regions) for at in sorted(needed)]
 
 
-def _kind(kernel: TensorGraph) -> str:
-    """XLA's kind of fusion for a kernel."""
-    opcodes = {op.opcode for op in kernel.operations}
-    if opcodes & {"dot", "convolution"}:
-        return "kOutput"
-    return "kInput" if "reduce" in opcodes else "kLoop"
-
-
 def _head(graph: TensorGraph) -> str:
-    shapes = [str(graph.operations[at].shape) for at in graph.parameters]
+    parameters = _signature(graph).parameters
+    shapes = [str(p if isinstance(p, Shape) else graph.operations[p].shape) for p in parameters]
     layout = f"entry_computation_layout={{({', '.join(shapes)})->{_output_shapes(graph)}}}"
     return f"HloModule {_word(graph.name) or 'kernel'}, {layout}"
 
 
 def _output_shapes(graph: TensorGraph) -> str:
-    return _one_or_tuple([_shapes(graph.operations[at].results) for at in graph.outputs])
+    return _one_or_tuple(
+        [_shapes(graph.operations[at].results) for at in _signature(graph).outputs]
+    )
 
 
 def _computation(head: str, graph: TensorGraph, regions: dict[str, str]) -> str:
-    lines = [_line(graph, at, regions) for at in range(len(graph.operations))]
-    return _framed(head, graph, lines)
+    return _framed(head, graph, _lines(graph, regions))
+
+
+def _lines(graph: TensorGraph, regions: dict[str, str]) -> list[str]:
+    return [_line(graph, at, regions) for at in range(len(graph.operations))]
 
 
 def _framed(head: str, graph: TensorGraph, lines: list[str]) -> str:
     """A computation with its root marked."""
     text = "\n".join([f"{head} {{", *lines])
-    if len(graph.outputs) > 1:
-        outputs = ", ".join(map(_name, graph.outputs))
-        return f"{text}\n  ROOT out = {_output_shapes(graph)} tuple({outputs})\n}}"
-    start = f"\n  {_name(graph.outputs[0])} = "
+    outputs = _signature(graph).outputs
+    if len(outputs) > 1:
+        names = ", ".join(map(_name, outputs))
+        return f"{text}\n  ROOT out = {_output_shapes(graph)} tuple({names})\n}}"
+    start = f"\n  {_name(outputs[0])} = "
     return text.replace(start, start.replace("  ", "  ROOT "), 1) + "\n}"
 
 
@@ -107,9 +143,10 @@ def _name(at: int) -> str:
 
 
 def _word(name: str) -> str:
-    """A module name that XLA accepts: letters and digits of a name."""
+    """A module name that XLA accepts: letters and digits of a name that is no type."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "_" for c in name)
-    return plain if plain[:1].isalpha() or plain[:1] == "_" else plain and f"_{plain}"
+    begins = plain[:1].isalpha() or plain[:1] == "_"
+    return plain if begins and plain not in DTYPES else plain and f"_{plain}"
 
 
 def _shapes(results: Sequence[Shape]) -> str:
@@ -136,7 +173,9 @@ def _line(graph: TensorGraph, at: int, regions: dict[str, str]) -> str:
             raise TensorError(f"{_where(graph, at)}: a bitcast of nothing cannot be written as HLO")
         return _bitcast(at, op, graph.operand_shapes(at)[0])
     tail = _attributes(graph, at, regions)
-    return ", ".join([f"  {_name(at)} = {_shapes(op.results)} {op.opcode}({operands})", *tail])
+    remark = "  // its numbers are left out: XLA reads zeros" if operands == _ELIDED else ""
+    line = [f"  {_name(at)} = {_shapes(op.results)} {op.opcode}({operands})", *tail]
+    return ", ".join(line) + remark
 
 
 def _bitcast(at: int, op: Operation, operand: Shape) -> str:
@@ -168,7 +207,7 @@ def _literal(op: Operation) -> str:
     if not op.shape.rank:
         return str(op.attributes.get("value", "0"))
     if "value" not in op.attributes or op.shape.elements > 1 << 16:
-        return "{...}"
+        return _ELIDED
     text = str(op.attributes["value"])
     for dim in reversed(op.shape.dims):
         text = "{" + ",".join([text] * dim) + "}"
@@ -212,7 +251,31 @@ def _body(graph: TensorGraph, at: int, word: str, text: str, regions: dict[str, 
             f"{_where(graph, at)}: {op.opcode} cannot be written as HLO: its "
             "combining body was not read"
         )
+    # A region is stored without the parameters that it does not read.
+    read = {part.number("number") for part in region.operations if part.opcode == "parameter"}
+    types = enumerate(_region_types(op, graph.operand_shapes(at), word))
+    unread = [(number, dtype) for number, dtype in types if number not in read]
+    key += "".join(f" {number}.{dtype}" for number, dtype in unread)
     if key not in regions:
-        graph = TensorGraph(region.operations, region.outputs)
+        more = [Operation("parameter", (Shape(t),), (), {"number": n}) for n, t in unread]
+        graph = TensorGraph((*region.operations, *more), region.outputs)
         regions[key] = _computation(f"region{len(regions)}", graph, regions)
     return regions[key].partition(" ")[0]
+
+
+def _region_types(op: Operation, operands: Sequence[Shape], word: str) -> list[str]:
+    """Types of all parameters of a body of an operation, by number."""
+    types = [shape.dtype for shape in operands]
+    half = len(types) // 2
+    match op.opcode:
+        case "sort":
+            return [dtype for dtype in types for _ in range(2)]
+        case "reduce" | "reduce-window":
+            return types[half:] + types[:half]
+        case "scatter":
+            return types[:half] + types[half + 1 :]
+        case "map":
+            return types
+        case "select-and-scatter" if word == "select":
+            return types[:1] * 2
+    return [op.shape.dtype] * 2

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from embeddb.core.errors import TensorError
 from embeddb.tensors.edges import ConvolutionLabels
 from embeddb.tensors.tensor_graph import DTYPES, Operation, Shape
-from indexer.frontends.hlo.attributes import BODIES, canonical
+from indexer.frontends.hlo.attributes import BODIES, canonical, number_of
 from indexer.frontends.hlo.instructions import Body, Instruction, Module, ShapeTree, leaves
 from indexer.frontends.hlo.shape_rules import (
     RULES,
@@ -158,6 +158,7 @@ _FLOATS = frozenset(("f8e4m3fn", "f8e5m2", "f16", "bf16", "f32", "f64"))
 def check_module(module: Module) -> None:
     """Raises: TensorError, with the line of the first instruction that cannot be."""
     for body in module.bodies.values():
+        _check_parameters(body)
         for takes, gives in body.signatures:
             try:
                 result = _called(module, body.name, takes)
@@ -171,6 +172,25 @@ def check_module(module: Module) -> None:
                 _check(module, body, one)
             except TensorError as error:
                 raise TensorError(error.reason, line=one.line, hint=error.hint) from None
+
+
+def _check_parameters(body: Body) -> None:
+    """Raises: TensorError, with the line, unless the parameters have the numbers from 0 on."""
+    named: dict[int, str] = {}
+    last = body.line
+    for one in body.instructions.values():
+        if one.opcode != "parameter":
+            continue
+        try:
+            number = number_of(one)
+        except TensorError as error:
+            raise TensorError(f"{one.name}: {error.reason}", line=one.line) from None
+        if other := named.get(number):
+            reason = f"{one.name} and {other} of {body.name} are both parameter {number}"
+            raise TensorError(reason, line=one.line)
+        named[number], last = one.name, one.line
+    if missing := sorted(set(range(len(named))) - named.keys()):
+        raise TensorError(f"{body.name} has no parameter {missing[0]}", line=last)
 
 
 def _check_results(call: Applied) -> None:

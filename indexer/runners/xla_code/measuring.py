@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -163,7 +163,8 @@ class KernelTimes:
             error = f"the arrays need {need:,} bytes of {options.limit_bytes:,}"
             return {"status": "oom", "error": error}
         try:
-            text = hlo_text(graph)
+            # Arguments and results are in the graph's order.
+            text = hlo_text(replace(graph, signature=None))
         except TensorError as error:
             return {"status": "build", "error": error.reason}
         shapes = [graph.operations[at].shape for at in graph.parameters]

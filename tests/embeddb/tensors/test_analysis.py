@@ -22,6 +22,7 @@ from embeddb.tensors.analysis import (
 )
 from embeddb.tensors.check import computation
 from embeddb.tensors.edges import meeting
+from embeddb.tensors.tensor_graph import Operation, Shape
 from indexer.frontends.hlo.files import read_tensors
 
 
@@ -95,6 +96,28 @@ def test_a_region_is_read_as_it_was_written() -> None:
     swapped = region_of("parameter.f32()0 parameter.f32()1 add.f32(1,0) => 2")
     assert combine_of(swapped) == "add"
     assert combine_of(Region(swapped.operations, (0,))) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "result", "raw", "flops"),
+    [
+        (Shape("c64", (4, 12)), Shape("c64", (4, 12)), "fft_length={12}, fft_type=FFT", 1152),
+        (Shape("f32", (4, 8)), Shape("c64", (4, 5)), "fft_length={8}, fft_type=RFFT", 768),
+        (Shape("c64", (4, 5)), Shape("f32", (4, 8)), "fft_length={8}, fft_type=IRFFT", 480),
+        (Shape("c64", (4, 8, 16)), Shape("c64", (4, 8, 16)), "fft_length={8,16}", 49152),
+    ],
+)
+def test_a_transform_counts_its_own_length(
+    given: Shape, result: Shape, raw: str, flops: int
+) -> None:
+    """The numbers are XLA's."""
+    assert operation_work(Operation("fft", (result,), (0,), {"raw": raw}), [given]).flops == flops
+
+
+def test_a_triangular_solve_multiplies_and_adds() -> None:
+    solve = Operation("triangular-solve", (Shape("f32", (2, 5, 3)),), (0, 1))
+    shapes = [Shape("f32", (2, 5, 5)), Shape("f32", (2, 5, 3))]
+    assert operation_work(solve, shapes).flops == 300
 
 
 @pytest.mark.parametrize("text", ["", "x", "add.f32(0,1) => 0", "parameter.f32()0", "a(b) => 0"])

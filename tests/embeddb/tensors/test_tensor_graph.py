@@ -10,7 +10,7 @@ from tensors import conv, dot_add, op, row_sum, sample_tensors
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.check import computation
-from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
+from embeddb.tensors.tensor_graph import Operation, Shape, Signature, TensorGraph
 from embeddb.tensors.tensor_text import tensor_from_text, tensor_text
 
 
@@ -110,6 +110,46 @@ def test_what_is_none_is_refused_in_one_line(text: str, says: str) -> None:
     with pytest.raises(TensorError) as error:
         tensor_from_text(text, where="k.json")
     assert says in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        [],
+        {"parameters": [0, 1, 3]},
+        {"parameters": [0, 1], "outputs": [8]},
+        {"parameters": [0, 1, 1, 3], "outputs": [8]},
+        {"parameters": [0, 1, 2, 3], "outputs": [8]},
+        {"parameters": [0, 1, 99], "outputs": [8]},
+        {"parameters": [0, 1, True], "outputs": [8]},
+        {"parameters": [0, 1, 3], "outputs": []},
+        {"parameters": [0, 1, 3], "outputs": [8, 7]},
+        {"parameters": [0, 1, 3, ["f32[] x", [], []]], "outputs": [8]},
+        {"parameters": [0, 1, 3, ["f32", [-1], [0]]], "outputs": [8]},
+        {"parameters": [0, 1, 3, ["f32", [4], [1]]], "outputs": [8]},
+    ],
+)
+def test_a_signature_of_another_graph_is_refused(signature: object) -> None:
+    document = json.loads(tensor_text(dot_add()))
+    order = {"parameters": [3, ["s4", [0], [0]], 0, 1], "outputs": [8, 8]}
+    made = tensor_from_text(json.dumps(document | {"signature": order}))
+    assert json.loads(tensor_text(made))["signature"] == order and made == dot_add()
+    with pytest.raises(TensorError, match="signature") as error:
+        tensor_from_text(json.dumps(document | {"signature": signature}))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        Signature((0, 1, 3, Shape("f32", (1,) * 17)), (8,)),
+        Signature((0, 1, 3, *[Shape("f32")] * 200_000), (8,)),
+        Signature((0, 1, 3), (8,) * 200_001),
+    ],
+)
+def test_a_signature_whose_text_could_not_be_read_is_refused(signature: Signature) -> None:
+    with pytest.raises(TensorError, match="signature"):
+        computation(dot_add().operations, [8], signature=signature)
 
 
 def test_scalars_select_and_are_bounds_and_nothing_else() -> None:

@@ -63,6 +63,8 @@ def read(text: str) -> TensorGraph:
             6,
         ),
         (["ROOT x = f32[4,8] parameter(one)"], "no whole number", 4),
+        ([X, "y = f32[4,8] parameter(0)", "ROOT z = f32[4,8] add(x, y)"], "both parameter 0", 5),
+        (["x = f32[4] parameter(1)", "ROOT y = f32[4] tanh(x)"], "main has no parameter 0", 4),
         (["ROOT x = f32[] constant(abc)"], "'abc' is no number of type f32", 4),
         (["ROOT x = f32[2] constant({1, 1e39})"], "'1e39' is no number of type f32", 4),
         (["ROOT x = s8[] constant(300)"], "'300' is no number of type s8", 4),
@@ -129,6 +131,14 @@ def test_mlir_and_binary_files_are_named(tmp_path: Path) -> None:
     binary.write_bytes(b"\x0a\x05jit_f\x00\x12")
     with pytest.raises(TensorError, match=r"m\.hlo: is binary, not HLO text"):
         read_tensors(binary)
+
+
+def test_bytes_that_are_no_utf8_are_named_with_their_line(tmp_path: Path) -> None:
+    file = tmp_path / "m.hlo"
+    file.write_bytes(PLAIN.lstrip().encode() + b"\n// \xff\n")
+    with pytest.raises(TensorError, match="byte 0xff is no UTF-8") as raised:
+        read_tensors(file)
+    assert raised.value.line == PLAIN.lstrip().count("\n") + 2 and raised.value.hint
 
 
 def test_unknown_opcodes_are_kept_with_a_note() -> None:

@@ -56,7 +56,7 @@ def test_programs_give_what_their_module_gives(name: str) -> None:
     rng = np.random.default_rng(0)
     given = {made.names[at]: random_input(made, at, rng) for at in made.parameters}
     wanted = ran(text, [given[one] for one in sorted(numbers, key=numbers.__getitem__)])
-    found = ran(hlo_text(made), [given[made.names[at]] for at in made.parameters])
+    found = ran(hlo_text(made), [given[one] for one in sorted(numbers, key=numbers.__getitem__)])
     assert len(found) == len(wanted)
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

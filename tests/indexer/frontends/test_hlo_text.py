@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hlo_texts import FOLDER, NAMES, OPAQUE, PLAIN, TILED, TYPED, entry
+from hlo_texts import FOLDER, NAMES, OPAQUE, PERMUTED, PLAIN, TILED, TYPED, entry
 from tensors import dot_add
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.tensor_graph import Operation, TensorGraph
+from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 from embeddb.tensors.tensor_text import tensor_from_text, tensor_text
 from indexer.frontends.hlo.files import read_tensors, tensor_files
 from indexer.frontends.hlo.graph import kernels_of, program_of
@@ -80,6 +80,147 @@ def test_calls_are_inlined_and_the_root_tuple_is_dropped() -> None:
 
 def test_a_text_of_the_fixture_has_the_id_of_its_computation() -> None:
     assert program(hlo_text(dot_add(kind="program"))) == dot_add(kind="program")
+
+
+def test_parameters_and_outputs_are_written_as_they_were_read() -> None:
+    made = program(PERMUTED)
+    in_order = program(
+        entry(
+            "x = f32[4,8] parameter(0)",
+            "w = f32[8,2] parameter(1)",
+            "dot = f32[4,2] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+            "b = f32[4,2] parameter(2)",
+            "y = f32[4,2] add(dot, b)",
+            "ROOT t = (f32[4,2], f32[4,2]) tuple(y, dot)",
+        )
+    )
+    assert made.id == in_order.id and in_order.signature is None
+    assert made.signature is not None
+    x, w, b = made.parameters
+    number = Shape("f32")
+    assert made.signature.parameters == (w, Shape("s4", (3,)), number, x, b)
+    assert made.signature.outputs == (made.outputs[0], made.outputs[1], made.outputs[0])
+    text = hlo_text(tensor_from_text(tensor_text(made)))
+    assert "(f32[8,2]{1,0}, s4[3]{0}, f32[], f32[4,8]{1,0}, f32[4,2]{1,0})->" in text
+    assert "//" not in text
+    again = program(text)
+    assert (again.id, again.signature) == (made.id, made.signature)
+
+
+def test_parameters_of_an_unknown_order_are_named_in_a_comment() -> None:
+    text = hlo_text(replace(program(PERMUTED), signature=None))
+    assert [line for line in text.splitlines() if line.startswith("//")] == [
+        "// parameter 0 = x",
+        "// parameter 1 = w",
+        "// parameter 2 = b",
+    ]
+    assert program(text) == program(PERMUTED)
+
+
+def test_a_kernel_has_the_operands_of_its_fusion() -> None:
+    lines = ("a = f32[4] parameter(0)", "b = f32[4] parameter(1)")
+    text = entry(*lines, "ROOT y = f32[4] fusion(b, a), kind=kLoop, calls=f")
+    text += "f {\n p = f32[4] parameter(0)\n q = f32[4] parameter(1)\n"
+    (made,) = kernels_of(read_module(text + " ROOT d = f32[4] subtract(q, p)\n}\n"))
+    assert made.names == ("a", "b", "d")
+    assert made.signature is not None and made.signature.parameters == (1, 0)
+
+
+def reduced_by(*lines: str, dtype: str = "f32") -> Operation:
+    body = "\n".join(lines)
+    given = f"a = {dtype}[] parameter(0)\nb = {dtype}[] parameter(1)"
+    whole = (
+        f"x = {dtype}[4,8] parameter(0)",
+        f"z = {dtype}[] constant(0)",
+        f"ROOT r = {dtype}[4] reduce(x, z), dimensions={{1}}, to_apply=f",
+    )
+    return of(program(entry(*whole) + f"f {{\n{given}\n{body}\n}}\n"), "reduce")
+
+
+def converted(dtype: str, back: str) -> tuple[str, ...]:
+    return (
+        f"c = {dtype}[] convert(a)",
+        f"d = {dtype}[] convert(b)",
+        f"e = {dtype}[] add(c, d)",
+        f"ROOT g = {back}[] convert(e)",
+    )
+
+
+def test_a_reduction_in_a_narrower_type_is_another() -> None:
+    for wide, narrow in (("s32", "s8"), ("f32", "bf16"), ("f32", "s32"), ("u8", "s8")):
+        assert reduced_by(*converted(narrow, wide), dtype=wide).attributes["combine"] == "other"
+    for narrow, wide in (("s8", "s32"), ("bf16", "f32"), ("u8", "s16"), ("pred", "s32")):
+        assert reduced_by(*converted(wide, narrow), dtype=narrow).attributes["combine"] == "add"
+    rounded = ("c = f32[] add(a, b)", "d = bf16[] convert(c)", "ROOT e = f32[] convert(d)")
+    assert reduced_by(*rounded).attributes["combine"] == "other"
+
+
+def test_a_region_is_written_with_the_parameters_that_it_does_not_read() -> None:
+    text = entry(
+        "x = f32[4,8] parameter(0)",
+        "i = s32[4,8] iota(), iota_dimension=1",
+        "ROOT s = (f32[4,8], s32[4,8]) sort(x, i), dimensions={1}, to_apply=less",
+    )
+    body = "\n".join(
+        [
+            *(f"p{at} = {'fs'[at // 2]}32[] parameter({at})" for at in range(4)),
+            "ROOT c = pred[] compare(p0, p1), direction=LT, type=TOTALORDER",
+        ]
+    )
+    made = program(f"{text}less {{\n{body}\n}}\n")
+    written = hlo_text(made)
+    for number, dtype in enumerate(("f32", "f32", "s32", "s32")):
+        assert f" = {dtype}[] parameter({number})" in written.partition("ENTRY")[0]
+    assert "direction=LT, type=TOTALORDER" in written
+    assert program(written) == made
+
+
+def test_requests_to_the_compiler_are_kept_where_they_are_not_the_default() -> None:
+    given = ("x = f32[4,4] parameter(0)", "y = f32[4,4] parameter(1)")
+    product = "f32[4,4] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    plain = only(*given, f"ROOT r = {product}")
+    default = "operand_precision={default,default}, algorithm=dot_unset"
+    assert only(*given, f"ROOT r = {product}, {default}").attributes == plain.attributes
+    hints = "operand_precision={highest,default}, algorithm=dot_bf16_bf16_f32_x3"
+    text = entry(*given, f"ROOT r = {product}, {hints}")
+    assert of(program(text), "dot").attributes == {
+        **plain.attributes,
+        "precision": "{highest,default}",
+        "algorithm": "dot_bf16_bf16_f32_x3",
+    }
+    assert hints in hlo_text(program(text))
+    order = entry(*given, "ROOT r = pred[4,4] compare(x, y), direction=GE, type=TOTALORDER")
+    assert of(program(order), "compare").attributes == {"direction": "GE.TOTALORDER"}
+    assert "direction=GE, type=TOTALORDER" in hlo_text(program(order))
+
+
+def test_constants_whose_numbers_are_lost_are_noted() -> None:
+    numbers = ",".join(map(str, range(400)))
+    for literal, note in (
+        ("...", "constant c: its numbers are not in the text: as_hlo_text(True) writes them"),
+        (numbers, "constant c: its numbers are left out, over 1,000 characters: make it a"),
+    ):
+        lines = ("x = f32[400] parameter(0)", f"c = f32[400] constant({{{literal}}})")
+        module = read_module(entry(*lines, "ROOT r = f32[400] multiply(x, c)"))
+        made = program_of(module)
+        assert len(module.notes) == 1 and module.notes[0].startswith(note)
+        text = hlo_text(made)
+        assert "constant({...})  // its numbers are left out: XLA reads zeros\n" in text
+        assert program(text) == made
+    few = entry("ROOT c = f32[3] constant({1, 2, 3})")
+    assert "//" not in hlo_text(program(few))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    marked = tmp_path / "m.hlo"
+    marked.write_bytes(b"\xef\xbb\xbf" + PLAIN.lstrip().encode())
+    assert read_tensors(marked).tensors == (program(PLAIN),)
+    assert tensor_files(tmp_path) == [marked]
+
+
+def test_a_module_is_not_named_like_a_type() -> None:
+    """XLA takes such a name for a type."""
+    assert hlo_text(replace(program(PLAIN), name="bf16")).startswith("HloModule _bf16, ")
 
 
 def test_constants_of_one_element_come_into_the_kernel() -> None:

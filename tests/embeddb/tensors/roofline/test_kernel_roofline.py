@@ -294,6 +294,21 @@ def test_no_tiles_take_no_seconds() -> None:
     assert TileModel(dot_add(), MACHINE).seconds([]).shape == (0,)
 
 
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"t1": 65}, "t1=65 is no size of a tile"),
+        ({"t1": -1}, "t1=-1"),
+        ({"tr": -2}, "tr=-2"),
+        ({"t9": 4}, "t9=4"),
+    ],
+)
+def test_seconds_of_what_is_no_tile_are_refused(config: dict[str, int], reason: str) -> None:
+    model = TileModel(dot_add(), MACHINE)
+    with pytest.raises(TensorError, match=reason):
+        model.seconds([{"t1": 64, "tr": 128}, config])
+
+
 def test_a_kernel_without_tiles_is_refused() -> None:
     operations = [
         op("parameter", (8,), number=0),

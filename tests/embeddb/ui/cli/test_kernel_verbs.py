@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import run_verb
-from hlo_texts import FOLDER, PLAIN
+from hlo_texts import FOLDER, PERMUTED, PLAIN
 from nest_logs import log_of
 from played_xla import HERE, chain, played
 from tile_kernels import Kernel
@@ -252,6 +253,22 @@ def test_show_from_a_file_and_from_a_database(
     written = tmp_path / "again.hlo"
     written.write_text(capsys.readouterr().out)
     assert read_tensors(written).tensors == (made,)
+
+
+def test_a_database_keeps_the_order_of_parameters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db, file = tmp_path / "t.db", tmp_path / "m.hlo"
+    file.write_text(PERMUTED.lstrip())
+    (made,) = read_tensors(file).tensors
+    with Database.create(db) as opened:  # as earlier versions stored it
+        opened.index.add_patterns([replace(made, signature=None)])
+    assert run_verb(["kernel", "show", str(db), "m", "--as", "hlo"]) == 0
+    assert "// parameter 0 = x" in capsys.readouterr().out
+    assert run_verb(["kernel", "import", str(db), str(file)]) == 0
+    assert "1 already stored" in capsys.readouterr().out
+    assert run_verb(["kernel", "show", str(db), "m", "--as", "hlo"]) == 0
+    assert capsys.readouterr().out == hlo_text(made)
 
 
 def test_what_cannot_be_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,8 +15,10 @@ from embeddb.kernels.build import compiler
 from embeddb.kernels.tiles.generate import FLAGS, c_function
 from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.platform import default_of, load_platform, space_of
+from embeddb.tensors.analysis import ELEMENTWISE
 from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiles import Tile, untiled, why_not
+from embeddb.tensors.tiling.forms import SUPPORTED
 from embeddb.tensors.tiling.plan import plan_of
 from indexer.runners.harness.worker import Libraries
 from indexer.runners.tile_code import job as tile_job
@@ -140,6 +142,42 @@ def test_the_check_sees_approximate_quotients_of_infinity(
     assert not wrong(silu(), [untiled(silu())], tmp_path / "exact")
     monkeypatch.setattr(build, "exact_division", lambda _: ())
     assert bool(wrong(silu(), [untiled(silu())], tmp_path)) == bool(exact(made[0]))
+
+
+@pytest.mark.parametrize("dtype", SUPPORTED)
+def test_a_kernel_with_tiles_has_code(dtype: str) -> None:
+    """Where an operation has no code for a type, no tile is offered."""
+    pairs = "add subtract multiply divide remainder power atan2 minimum maximum and or xor compare"
+    counts = {"clamp": 3, "select": 3, **dict.fromkeys(pairs.split(), 2)}
+    without = set()
+    for opcode in sorted(ELEMENTWISE):
+        k = Kernel()
+        types = [dtype] * counts.get(opcode, 1)
+        types = ["pred", *types[1:]] if opcode == "select" else types
+        given = [k.given(4, 6, dtype=one) for one in types]
+        gives = "pred" if opcode in ("compare", "is-finite") else dtype
+        if opcode == "compare":
+            k.op(opcode, (4, 6), *given, dtype=gives, direction="LT")
+        else:
+            k.op(opcode, (4, 6), *given, dtype=gives)
+        kernel = k.done()
+        if why_not(kernel):
+            without.add(opcode)
+        else:
+            c_function(kernel, untiled(kernel), "f")
+    bits = {"and", "not", "or", "xor"}
+    assert bits <= without if dtype[0] == "f" else not bits & without
+    assert ("power" in without) == (dtype[0] != "f")
+
+
+def test_a_total_order_and_bits_of_reals_have_no_tiles() -> None:
+    k = Kernel()
+    pair = k.given(4, 6), k.given(4, 6)
+    k.op("compare", (4, 6), *pair, dtype="pred", direction="LT.TOTALORDER")
+    assert "comparison 'LT.TOTALORDER' is not supported" in why_not(k.done())
+    k = Kernel()
+    k.reduce((4,), k.given(4, 6), 1, combine="and")
+    assert "and of f32 is not supported" in why_not(k.done())
 
 
 def test_an_operation_that_rounds_to_fewer_bits_is_refused() -> None:
