@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from embeddb.core.config import Op
-from embeddb.core.errors import UsageError
+from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.repr_html import html_of
@@ -70,7 +70,7 @@ def open_database(
     if create and not is_database(place):
         return Database.create(place)
     opened = Database.open(place, readonly=readonly)
-    opened.index.report_long_work(note)
+    opened.index.announce = note
     return opened
 
 
@@ -180,6 +180,10 @@ class Database:
     def problems(self) -> list[str]:
         """List all faults of the store, stored answers and derived files; derived files are rebuilt
         on the next use."""
+        try:
+            self.store.refuse_damage()
+        except StoreCorrupt as e:
+            return [str(e)]  # a scan of damaged pages could end the process
         return self.index.problems() + answers.problems(self.index)
 
     # -- queries -------------------------------------------------------------------------

@@ -55,6 +55,9 @@ from indexer.runners.base import RunOptions
 _MOST_SAMPLES = 5000
 #: Samples of which the effect is estimated at the end.
 FURTHER = 500
+#: Least part of a space whose curve says what further samples add: they may find faster
+#: configurations in the rest.
+_LARGE_PART = 0.5
 #: Methods that are compared, as in `AdoptedOp.methods`.
 LEARNED, VOTE, FIXED = "learned", "neighbours", "best fixed"
 
@@ -89,24 +92,34 @@ class AdoptRequest:
 class AdoptedOp:
     """Measurements and learned model of one op. `methods` has held-out figures by method
     (`embeddb.learning.expected`), `configurations` the number among which was chosen: those that
-    ran, and others where few did. `difference` is the mean log share by which all samples are ahead
-    of half of them, with its standard error."""
+    ran, and others where few did. `space` has so many for one matrix, None if too many to count.
+    `difference` is the mean log share by which all samples are ahead of half of them, with its
+    standard error over groups. `complete`: every point is measured; if these are too few to learn
+    from, there are no figures."""
 
     op: Op
     matrices: int
     statuses: Counter[str]
-    configurations: int
-    methods: dict[str, dict[str, float]]
-    gain: float
-    curve: Sequence[CurvePoint] = field(repr=False)
-    difference: float
-    error: float
+    space: int | None
+    complete: bool
+    configurations: int = 0
+    methods: dict[str, dict[str, float]] = field(default_factory=dict)
+    gain: float | None = None
+    curve: Sequence[CurvePoint] = field(default=(), repr=False)
+    difference: float = 0.0
+    error: float = 0.0
+
+    @property
+    def partial(self) -> bool:
+        """True if the choices were among a small part of the space."""
+        return self.space is None or self.configurations < _LARGE_PART * self.space
 
     @property
     def further(self) -> float | None:
         """The most that `FURTHER` samples can be expected to add to the share of the optimum at 1,
-        if each doubling adds no more than the last; None where the last one shows no gain."""
-        if self.difference <= self.error:
+        if each doubling adds no more than the last; None where the last one shows no gain, nothing
+        is left to measure, or the curve is of a small part of the space."""
+        if self.complete or self.partial or self.difference <= self.error:
             return None
         last = self.curve[-1]
         doublings = math.log2(1 + FURTHER / last.samples)
@@ -120,6 +133,8 @@ class AdoptedOp:
             "samples": self.statuses.total(),
             "failed": self.statuses.total() - self.statuses["ok"],
             "statuses": dict(self.statuses),
+            "complete": self.complete,
+            "space": self.space,
             "configurations": self.configurations,
             "held_out": self.methods,
             "gain": self.gain,
@@ -185,12 +200,20 @@ class Adoption:
         partition = self.db.answering(op, here)
         model = None if partition is None else learned_model(self.db, partition, here, op)
         done = campaign.progress()
+        used = {campaign.plan.matrices[task.matrix].path for task in campaign.tasks()}
+        space, points = self._space(op)
+        complete = points is not None and done.measured >= points
+        counted = (op, len(used), done.statuses, space, complete)
+        if model is None and complete and done.statuses["ok"]:
+            return AdoptedOp(*counted)
         if partition is None or model is None:
+            left = done.measured >= self.request.samples  # else nothing was left to buy
             raise InputError(
                 f"{op}: nothing learned from {done.measured} samples, {done.statuses['ok']} of "
                 f"which ran: needs {LEAST_GROUPS} groups of matrices and {LEAST_RUNS} runs",
                 where=str(campaign.folder),
-                hint=f"see failures by {self._status(campaign)}, or give more --samples",
+                hint=f"see failures by {self._status(campaign)}, or "
+                + ("give more --samples" if left else "add matrices"),
             )
         samples = own_samples(self.db, partition, here, op)
         if np.unique(samples.groups).size < 2:
@@ -199,7 +222,6 @@ class Adoption:
                 where=str(campaign.folder),
                 hint=f"see failures by {self._status(campaign)}",
             )
-        used = {campaign.plan.matrices[task.matrix].path for task in campaign.tasks()}
         more = len(used) < len({matrix.path for matrix in self.pool})
         process, among = process_of(model, op), Candidates.of(samples)
         curve = learning_curve(process, samples, among, matrices=more, seed=self.request.seed)
@@ -207,9 +229,7 @@ class Adoption:
         difference = curve[-1].lost - curve[-2].lost
         group = np.unique(choices[LEARNED].group, return_inverse=True)[1]
         return AdoptedOp(
-            op,
-            len(used),
-            done.statuses,
+            *counted,
             len(among.configs),
             {name: one.figures() for name, one in choices.items()},
             float(np.exp(choices[LEARNED].gain.mean())),
@@ -217,6 +237,16 @@ class Adoption:
             float(difference.mean()),
             standard_error(difference, group),
         )
+
+    def _space(self, op: Op) -> tuple[int | None, int | None]:
+        """The most configurations of one matrix, and the points of the pool; None for too many."""
+        spaces = [self.request.platform.space(op, matrix.sizes) for matrix in self.pool]
+        # The same sizes, of those that the space reads, have the same space.
+        symbols = [tuple(sorted(space.symbols.items())) for space in spaces]
+        distinct = dict(zip(symbols, spaces, strict=True))
+        counts = {key: space.size() for key, space in distinct.items()}
+        points = [count for key in symbols if (count := counts[key]) is not None]
+        return (max(points), sum(points)) if len(points) == len(spaces) else (None, None)
 
     def _status(self, campaign: Campaign) -> str:
         words = ["embeddb", "campaign", "status", self.db.store.place, str(campaign.folder)]

@@ -19,15 +19,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from embeddb.core.checked_run import checked_run
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Run
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.workload import matrices_only
 from embeddb.featurizers import missing
 from embeddb.index.lookup import Lookup
+from embeddb.index.recorder import Machine, Recorder
 from embeddb.index.scopes import scope_of
 from embeddb.platforms.platform import Platform
 from indexer.calibration.choice import (
@@ -150,7 +149,8 @@ class _Work:
         self._job, self._timer, self._here = job, timer, here
         self._db, self._ops = job.db, job.request.ops
         timeout_s = min(10.0, max(1.0, timer.total_s / 30))
-        self._options = RunOptions(threads=job.request.threads, timeout_s=timeout_s)
+        options = RunOptions(threads=job.request.threads, timeout_s=timeout_s)
+        self._machine = Machine(job.db, job.runner, here, options)
         self._evidence = Evidence(self._db, here, self._ops)
         began = timer.spent_s
         self._panels = self._evidence.panels()
@@ -269,26 +269,20 @@ class _Work:
         Raises: _TimeIsUp in the latter case.
         """
         self._compile(task)
-        began, runs = self._timer.spent_s, list[Run]()
-        tally = self.tally[task.op]
+        began = self._timer.spent_s
+        recorder = Recorder(self._machine, task.pattern, task.op, CAMPAIGN)
         order = _shuffled(task)
         latest = self._until_s + _OVER_SHARE * self._timer.total_s
-        runner, options = self._job.runner, self._options
-        measured = checked_run(runner, task.pattern, task.op, order, options=options)
         try:
-            with closing(measured):
-                for config, m in measured:
-                    runs.append(Run(task.pattern.id, task.op, self._here.id, config, m, CAMPAIGN))
+            with closing(recorder.measure(order)) as runs:
+                for _ in runs:
                     self._show(task)
                     if self._timer.spent_s > latest:
                         break
         finally:
-            if runs:
-                self._db.record(runs, task.pattern, self._here)
-                tally.matrices.add(task.pattern.id)
-                tally.runs += len(runs)
-                tally.failures += sum(not run.measurement.ok for run in runs)
-        if len(runs) < len(order):
+            stored = recorder.keep()
+            self.tally[task.op].add(stored)
+        if len(stored) < len(order):
             raise _TimeIsUp
         spent_s = self._timer.spent_s - began
         self._pace.measured(task.op, len(order), task.pattern.nnz, spent_s)

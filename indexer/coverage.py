@@ -160,10 +160,12 @@ def _missing(state: dict[str, Any]) -> list[str]:
             f"{plural(gone, 'pattern')} lack the input of `{state['featurizer']}`: no neighbours"
         )
     if state["disagreeing"]:
+        twice = min(state["runs"], 2 * state["measured"])  # as if none had more than two runs
         joint = "least" if Op.parse(state["op"]).traits.minimum else "median"
         lines.append(
             f"{plural(state['disagreeing'], 'configuration')} of one {kind.name} with a time "
             f"uncertain by more than 20 %: the {joint} of its runs counts"
+            + (_TWO_MACHINES if 4 * state["disagreeing"] > twice else "")
         )
     if "fitted_on" in state:
         lines.append(
@@ -177,6 +179,10 @@ def _missing(state: dict[str, Any]) -> list[str]:
         )
     lines += _quality(state)
     return lines
+
+
+#: The usual reason why most of what ran twice disagrees.
+_TWO_MACHINES = "; runs of two machines? `index --instance NAME` keeps them apart"
 
 
 def _quality(state: dict[str, Any]) -> list[str]:

@@ -63,8 +63,9 @@ def embed(
     others go on. Those of `ON_REQUEST` are used from the first call that has them in `also`.
     Without `build` partitions are built by the first query that needs them.
 
-    Raises: UsageError if `also` has an unknown name.
+    Raises: UsageError if `also` has an unknown name; StoreCorrupt for a damaged data file.
     """
+    db.store.refuse_damage()
     report = EmbedReport()
     report.problems += db.featurizers().problems()
     infos = list(db.store.patterns())

@@ -8,6 +8,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -45,7 +46,9 @@ _MOST_SAME = 4
 #: Subjects whose legal configurations are remembered: logs mostly list one after the other.
 _MOST_JUDGES = 64
 #: Parts of a report that the journal has beside the numbers of rows, unless they are empty.
-_JOURNALLED = ("reasons", "new_values", "repeats", "same_values", "first_reject")
+_JOURNALLED = (
+    "reasons", "new_values", "repeats", "same_values", "first_reject", "contradictions",
+)  # fmt: skip
 #: Times of a run, in seconds: least by whether its platform is simulated, as a fraction of a cycle
 #: at several GHz is no shorter, and most, ten years.
 _LEAST, _MOST_TIME = {False: 1e-9, True: 1e-11}, 3.2e8
@@ -84,6 +87,8 @@ class IngestReport(Report):
     #: rejected row, with its line and reason.
     repeats: int = 0
     same_values: list[str] = field(default_factory=list)
+    #: One line for matrices of several sizes, and one for those of several groups.
+    contradictions: list[str] = field(default_factory=list)
     first_reject: str = ""
     #: Rows of a new log that equal runs of another one, by its campaign; runs that are stored from
     #: an earlier content of the log and are not in it now; withdrawn runs of the log; where it
@@ -121,10 +126,11 @@ def ingest(
 ) -> IngestReport:
     """Read every row of `path` into the store.
 
-    Rows that cannot be used go to `<path>.rejects.jsonl` with line and reason; where none is left,
-    the file of an earlier reading is removed. An interrupted file resumes where the last
-    transaction ended; a file read to its end adds nothing the second time, and rows appended later
-    are added once. Equal rows of one file are repeats, and all are stored.
+    Rows that cannot be used go to `<path>.rejects.jsonl` with line and reason, in the database if
+    the folder of `path` is not the user's (`rejects_places`); where none is left, the file of an
+    earlier reading is removed. An interrupted file resumes where the last transaction ended; a file
+    read to its end adds nothing the second time, and rows appended later are added once. Equal rows
+    of one file are repeats, and all are stored.
     With the instance `this` the rows are stored under this machine's instance, as measurements by
     the platform's runner would be.
 
@@ -226,7 +232,8 @@ class _Job:
         self.store, self.path, self.report = store, path, report
         self._subjects = RowSubjects(store, library)
         self._platforms = RowPlatforms(store, base)
-        self._rejects = _beside(path, store)
+        self._places = rejects_places(path, store, report.campaign.partition(":")[2])
+        self._rejects = self._places[0]
         self._judges: dict[tuple[str, Op, str], tuple[ConfigSpace, dict[str, Config]]] = {}
         self._judge: tuple[ConfigSpace, dict[str, Config]]
         self._new: dict[str, dict[str, Value]] = {}
@@ -335,6 +342,7 @@ class _Job:
         return json.dumps(entry).encode()
 
     def _count(self, rejects: list[Reject]) -> None:
+        self.report.contradictions = self._subjects.contradictions()
         reasons = self.report.reasons
         if rejects and not self.report.first_reject:
             first = rejects[0]
@@ -422,6 +430,8 @@ class _Job:
 
     def _forget_rejects_after(self, count: int) -> None:
         """Rejects written by a batch that was never committed come again; keep the others."""
+        # The earlier reading may have started in another folder.
+        self._rejects = next(filter(Path.is_file, self._places), self._rejects)
         self.report.rejects_file = str(self._rejects)
         if self._rejects.is_file():
             with open_rejects(self._rejects, "r+b") as lines:
@@ -453,15 +463,26 @@ def _spellings(legal: Mapping[str, Config], config: Config) -> Iterator[str]:
                     yield f"{name}: {value} is {show(stored)}"
 
 
-def _beside(path: Path, store: Store) -> Path:
-    """File of rejected rows: next to the log, or in the database if that folder is read-only."""
-    own = store.path
-    folder = path.parent if own is None or os.access(path.parent, os.W_OK) else own
-    return folder / f"{path.name}.rejects.jsonl"
+def rejects_places(path: Path, store: Store, name: str) -> list[Path]:
+    """Files for rejected records, the one to write first: next to the log, and in the database
+    under the log's `name`, which comes first if the log's folder is read-only or is neither below
+    the current folder nor below the database's."""
+    beside = path.parent / f"{path.name}.rejects.jsonl"
+    if store.path is None:
+        return [beside]
+    inside = store.path / f"{(name or path.name).replace('/', '-')}.rejects.jsonl"
+    near = [store.path.resolve().parent]
+    with suppress(OSError):  # the current folder may have been removed
+        near.append(Path.cwd())
+    folder = path.parent.resolve()
+    own = os.access(folder, os.W_OK) and any(map(folder.is_relative_to, near))
+    return [beside, inside] if own else [inside, beside]
 
 
 def open_rejects(rejects: Path, mode: str) -> BinaryIO:
     """Open the file of rejected records. Raises: InputError if a link or something else is in its
     place."""
-    with refusing(InputError, where=str(rejects), hint="it is written beside the file: remove it"):
+    with refusing(
+        InputError, where=str(rejects), hint="rejected records are written there: remove it"
+    ):
         return open_own(rejects, mode)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from embeddb.core.files.safe_read import open_regular, refusing
 from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import stub_id
 from embeddb.core.records import REPEAT, Run, WorkloadInfo, in_context
-from embeddb.core.sizes import UNKNOWN
+from embeddb.core.sizes import UNKNOWN, Sizes
+from embeddb.core.wording import plural
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from indexer.library import Library
@@ -29,6 +31,8 @@ _encode = msgspec.msgpack.Encoder().encode
 _BLOCK = 1 << 20
 #: Share and least number of rows that are equal in a copy, and workloads that are compared.
 _COPIED, _LEAST_COPIED, _MOST_PLACES = 0.9, 5, 50
+#: Matrices that a line about contradictions names.
+_MOST_NAMED = 5
 
 
 class Repeats:
@@ -189,7 +193,10 @@ class RowPlatforms:
 class RowSubjects:
     """The workload of each row, of the kind of its operation: a file of the library, a stored
     workload, or a stub. `patterns` and `stubs` count new ones, `structures` is true for names with
-    a structure."""
+    a structure.
+
+    Rows of a matrix may state different facts of it: each one's first value is kept, whichever row
+    has it."""
 
     def __init__(self, store: Store, library: Library) -> None:
         self._store, self.library = store, library
@@ -197,6 +204,9 @@ class RowSubjects:
         self._cache: dict[tuple[str, str, int, int, int, str], WorkloadInfo] = {}
         self._fresh: list[WorkloadInfo] = []
         self.structures: dict[str, bool] = {}
+        self._sizes: dict[str, dict[str, Sizes]] = {}
+        self._several: dict[str, dict[str, Sizes]] = {}
+        self._groups: dict[str, str] = {}
 
     def of(self, ref: MatrixRef, kind: str) -> WorkloadInfo:
         own = ref.content.id if ref.content is not None else ""
@@ -207,7 +217,55 @@ class RowSubjects:
                 raise ReaderError(f"{ref.m} x {ref.n} with {ref.nnz} entries is no possible size")
             info = self._cache[key] = self._resolved(ref, kind)
             self.structures[ref.name] = not info.stub and self.structures.get(ref.name, True)
+            if info.workload.sparse:
+                self._note_sizes(ref.name, {info.id: info.sizes})
+        new = not (
+            ref.features.keys() <= info.features.keys() and ref.about.keys() <= info.about.keys()
+        )
+        if new or (ref.group and ref.group != info.group):
+            info = self._cache[key] = self._completed(info, ref)
         return info
+
+    def contradictions(self) -> list[str]:
+        """One line for the matrices of which the log has several sizes, or another size than the
+        stored one, and one for those of several groups."""
+        first = dict(islice(self._several.items(), _MOST_NAMED))
+        sizes = {name: " and ".join(map(str, of.values())) for name, of in first.items()}
+        return [
+            f"{plural(count, 'matrix', 'matrices')} with several {what}: {_named(facts, count)}"
+            for what, facts, count in (
+                (
+                    "sizes, each of which is stored as a matrix of its own",
+                    sizes,
+                    len(self._several),
+                ),
+                ("groups, of which the first is kept", self._groups, len(self._groups)),
+            )
+            if count
+        ]
+
+    def _note_sizes(self, name: str, sizes: Mapping[str, Sizes]) -> None:
+        """Remember the sizes of a matrix, by workload."""
+        stored = self._sizes.setdefault(name, {})
+        stored.update(sizes)
+        if len(stored) > 1:
+            self._several[name] = stored
+
+    def _completed(self, info: WorkloadInfo, ref: MatrixRef) -> WorkloadInfo:
+        """A workload with the facts of a further row; another group than the first is noted. A
+        file without a group has its name as one."""
+        group = "" if info.group == info.name else info.group
+        if ref.group and group and ref.group != group:
+            self._groups.setdefault(ref.name, f"{group}, not {ref.group}")
+        full = msgspec.structs.replace(
+            info,
+            group=group or ref.group or info.group,
+            features={**ref.features, **info.features},
+            about={**ref.about, **info.about},
+        )
+        if full != info:
+            self._fresh.append(full)
+        return full
 
     def fresh(self) -> list[WorkloadInfo]:
         """Workloads met since the last call; they are stored with the runs that need them."""
@@ -228,14 +286,17 @@ class RowSubjects:
             info = _described(WorkloadInfo.whole(pattern), ref)
             self._store.put_structure(pattern, info)
             self.patterns += 1
-            return info
+            return self._store.pattern(info.id) or info
         wanted = (ref.m, ref.n, ref.nnz)
+        others: dict[str, Sizes] = {}
         for stored in self._store.find(ref.name):
             have = (stored.m, stored.n, stored.nnz)
             fits = all(w in (-1, h) for w, h in zip(wanted, have, strict=True))
             if fits and stored.kind == kind:
-                self._note(ref, stored.id, kind, stub=stored.stub)
-                return stored
+                return _with_facts(stored, self._note(ref, stored.id, kind, stub=stored.stub))
+            others.update({stored.id: stored.sizes} if stored.kind == kind else {})
+        if others and kind_of(kind).sparse:
+            self._note_sizes(ref.name, others)
         self.stubs += 1
         return self._note(ref, stub_id(ref.name, *wanted, kind=kind), kind, stub=True)
 
@@ -254,6 +315,22 @@ class RowSubjects:
         )
         self._fresh.append(info)
         return info
+
+
+def _with_facts(stored: WorkloadInfo, new: WorkloadInfo) -> WorkloadInfo:
+    """A stored workload with newer facts, as the store merges them."""
+    return msgspec.structs.replace(
+        stored,
+        group=stored.group or new.group,
+        features={**stored.features, **new.features},
+        about={**stored.about, **new.about},
+    )
+
+
+def _named(facts: Mapping[str, str], count: int) -> str:
+    """The first names with their facts, of `count` in all."""
+    first = [f"{name[:80]} ({fact[:80]})" for name, fact in islice(facts.items(), _MOST_NAMED)]
+    return ", ".join([*first, "..."] if count > len(first) else first)
 
 
 def _described(info: WorkloadInfo, ref: MatrixRef) -> WorkloadInfo:

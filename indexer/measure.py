@@ -1,6 +1,5 @@
 """Measure configurations of workloads on this machine and write the runs back.
 
-`Recorder` runs configurations of one workload and stores them with the state of the machine.
 `MeasureJob` applies a `Design` to many workloads, resumably; `measure_sample` runs a sample, or
 given configurations, of one workload.
 """
@@ -8,101 +7,28 @@ given configurations, of one workload.
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
-from embeddb.core.checked_run import checked_run
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError
-from embeddb.core.records import Measurement, Run, in_context
+from embeddb.core.records import Measurement, Run
 from embeddb.core.reports import Progress, ignore_progress
-from embeddb.core.timing import State, TimingSummary, between, state_now, summarise_runs
+from embeddb.core.timing import TimingSummary, summarise_runs
 from embeddb.core.workload import Workload
-from embeddb.index.lookup import Lookup
+from embeddb.index.recorder import Machine, Recorder
 from embeddb.platforms.platform import Platform, default_of, space_of
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.campaign.agreement import compare
 from indexer.campaign.plan import choose_configs
-from indexer.runners.base import HARDWARE_S, RunOptions
 
 #: Configurations that two rounds must share before their rank correlation is used.
 _FEWEST_SHARED = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """A `runner`, the platform `here` as this machine is, how much each run may cost, and the `db`
-    that stores the runs."""
-
-    db: Lookup
-    runner: Any
-    here: Platform
-    options: RunOptions = field(default_factory=RunOptions)
-
-    def state(self) -> dict[str, float]:
-        """Figures of the current state of the machine; empty if the runner has none."""
-        return state_now(self.runner, threads=self.options.threads)
-
-    def stored(self, workload: Workload, op: Op) -> list[Run]:
-        """Runs of a workload on this machine; none if the database lacks its structure."""
-        if self.db.store.workload(workload.id) is None:
-            return []
-        return list(self.db.store.runs(self.here.id, op, workload.id))
-
-
-class Recorder:
-    """Runs of one workload and operation under a campaign name; `runs` are not yet written back."""
-
-    def __init__(self, machine: Machine, workload: Workload, op: Op, campaign: str) -> None:
-        self.machine, self.workload, self.op, self.campaign = machine, workload, op, campaign
-        self.runs: list[Run] = []
-        self._before: State = {}
-
-    def measure(
-        self,
-        configs: Sequence[Config],
-        *,
-        part: str = "",
-        facts: Mapping[str, float] | None = None,
-        timed: bool = False,
-    ) -> Iterator[Run]:
-        """Yield each run as soon as it ended, stored as a `part` of the campaign. Its context holds
-        `facts` and, if `timed`, the seconds that it cost, compiling included.
-
-        Raises: RunnerUnavailable if the machine fails in the middle; PluginError for a fault of the
-        runner.
-        """
-        machine = self.machine
-        if not self.runs and configs:
-            self._before = machine.state()
-        begun = time.perf_counter() if timed else 0.0
-        runner, options = machine.runner, machine.options
-        for config, m in checked_run(runner, self.workload, self.op, configs, options=options):
-            cost = {HARDWARE_S: time.perf_counter() - begun} if timed else {}
-            context = in_context(m, {**(facts or {}), **cost})
-            name = self.campaign + part
-            run = Run(self.workload.id, self.op, machine.here.id, config, context, name)
-            self.runs.append(run)
-            yield run
-            begun = time.perf_counter() if timed else 0.0
-
-    def keep(self, facts: Mapping[str, float] | None = None) -> list[Run]:
-        """Write back `runs`, with the state of the machine before and after them and `facts` in
-        their contexts; return them."""
-        runs, self.runs = self.runs, []
-        if not runs:
-            return []
-        before, self._before = self._before, self.machine.state()
-        context = {**between(before, self._before), **(facts or {})}
-        stored = [replace(r, measurement=in_context(r.measurement, context)) for r in runs]
-        self.machine.db.record(stored, self.workload, self.machine.here)
-        return stored
 
 
 # -- many workloads --------------------------------------------------------------------------------
@@ -273,7 +199,8 @@ class MeasureRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """Timings of one workload by configuration, and of `baselines` by the name of a library.
-    `errors` are the reasons of the configurations that failed."""
+    `errors` are the reasons of the configurations that failed, `earlier` counts those that were
+    measured before, on a simulated platform."""
 
     pattern: Workload
     platform: Platform
@@ -282,6 +209,7 @@ class Measured:
     timings: dict[Config, TimingSummary]
     errors: dict[Config, str]
     baselines: dict[str, Measurement]
+    earlier: int
 
     def document(self) -> dict[str, Any]:
         """JSON form, the fastest configuration first; `gain` is over the default. `failures` counts
@@ -295,6 +223,7 @@ class Measured:
             "op": str(self.op),
             "time_unit": self.platform.time_unit,
             "default": {"config": dict(self.default), **_outcome(base, "")},
+            "earlier": self.earlier,
             "configs": [
                 {
                     "config": dict(config),
@@ -338,7 +267,8 @@ def measure_sample(
     workload: Workload,
     progress: Progress = ignore_progress,
 ) -> Measured:
-    """Run the requested configurations of one workload; runs are stored even if interrupted.
+    """Run the requested configurations of one workload, on a simulated platform those that did not
+    run before; runs are stored even if interrupted.
 
     Raises: SpaceError, UsageError for a configuration that is not legal here; RunnerUnavailable if
     the machine fails in the middle.
@@ -346,12 +276,15 @@ def measure_sample(
     here, op = machine.here, request.op
     default = default_of(here, op, workload)
     configs = request.order(here, workload, default)
-    recorder, runs = Recorder(machine, workload, op, "measure"), list[Run]()
+    stored = machine.known(workload, op)
+    runs = [stored[config] for config in configs if config in stored]
+    fresh, earlier = [config for config in configs if config not in stored], len(runs)
+    recorder = Recorder(machine, workload, op, "measure")
     try:
-        for _ in recorder.measure(configs):
-            progress(f"measure {workload.name}", len(recorder.runs), len(configs))
+        for _ in recorder.measure(fresh):
+            progress(f"measure {workload.name}", len(recorder.runs), len(fresh))
     finally:
-        runs = recorder.keep()
+        runs += recorder.keep()
     timed = request.baselines and has_baselines(machine)
     return Measured(
         pattern=workload,
@@ -363,6 +296,7 @@ def measure_sample(
         baselines=(
             machine.runner.baselines(workload, op, options=machine.options) if timed else {}
         ),
+        earlier=earlier,
     )
 
 

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from embeddb.core.checked_run import checked_run
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ModelError, NestError
 from embeddb.core.records import Run
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.timing import summarise_runs
 from embeddb.core.workload import Workload
+from embeddb.index.recorder import Machine, Recorder
 from embeddb.nests.check import Legality, canonical_schedule
 from embeddb.nests.counters import CounterVector
 from embeddb.nests.matching.transfer import TILES, Legal
@@ -31,7 +31,7 @@ from embeddb.nests.schedule import Schedule, designed
 from embeddb.platforms.platform import Platform, default_of, space_of
 from embeddb.store import Store
 from embeddb.store.counters import counters_of, counting_platforms, keep_counters
-from indexer.measure import Design, Machine, Recorder
+from indexer.measure import Design
 from indexer.runners.counters.nest import count_nest
 from indexer.runners.counters.perf import available
 
@@ -315,6 +315,6 @@ class CountJob:
 
     def _ran(self, nest: Nest) -> list[Run]:
         machine = self.machine
-        default = default_of(machine.here, _OP, nest)
-        ran = checked_run(machine.runner, nest, _OP, [default], options=machine.options)
-        return [Run(nest.id, _OP, machine.here.id, c, m, _CAMPAIGN) for c, m in ran]
+        recorder = Recorder(machine, nest, _OP, _CAMPAIGN)
+        list(recorder.measure([default_of(machine.here, _OP, nest)]))
+        return recorder.finish()

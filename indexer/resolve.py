@@ -60,12 +60,13 @@ def resolve_workload(
 
 def find_workload(lookup: Lookup, text: str, *, kind: str = "") -> Workload | WorkloadInfo:
     """Return the only workload in the file `text`, else the one with that id, else the only one
-    with that name; `kind` restricts files and names.
+    with that name; `kind` restricts files and names. A folder counts as a file unless a stored
+    workload has that id or name.
 
     Raises: MatrixError, NestError or TensorError for a file that cannot be read; MatrixError for an
     unknown name; UsageError for a name or file of several workloads, or of another kind.
     """
-    if is_file(text):
+    if is_source(lookup, text):
         from indexer.library import contents
 
         workloads = contents(text, kind)
@@ -148,9 +149,17 @@ def is_file(text: str) -> bool:
         return False
 
 
+def is_source(lookup: Lookup, text: str) -> bool:
+    """True if workloads are read from the path `text`: a file, or a folder that is no stored
+    workload's id or name."""
+    if not is_file(text):
+        return False
+    return not (Path(text).is_dir() and (_by_id(lookup, text) or any(lookup.store.find(text))))
+
+
 def _ids(lookup: Lookup, text: str) -> set[str]:
     """Ids of all workloads in the file `text`, else of those with that name, and `text`."""
-    if is_file(text):
+    if is_source(lookup, text):
         from indexer.library import every_content
 
         return {one.id for one in every_content(text)}

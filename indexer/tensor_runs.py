@@ -12,18 +12,18 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError
-from embeddb.core.records import IN_A_ROW, Measurement, Run, in_context
+from embeddb.core.records import HARDWARE_S, IN_A_ROW, Measurement, Run, in_context
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.timing import between, summarise_runs
 from embeddb.core.workload import Workload
+from embeddb.index.recorder import Machine
 from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.platform import Platform, default_of, space_of
 from embeddb.tensors.edges import CUT, MOST_EDGES, Cut, edges_of
 from embeddb.tensors.partition import Partition, random_cut
 from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiles import why_not
-from indexer.measure import Design, Machine
-from indexer.runners.base import HARDWARE_S
+from indexer.measure import Design
 
 if TYPE_CHECKING:
     from indexer.runners.xla_code.measuring import ProgramTimes

@@ -15,12 +15,11 @@ import msgspec
 import numpy as np
 
 from embeddb.core.errors import ModelError, TensorError
-from embeddb.core.records import IN_A_ROW, Measurement
+from embeddb.core.records import HARDWARE_S, IN_A_ROW, Measurement
 from embeddb.store import Store
 from embeddb.tensors.edges import CUT, Cut, edges_of
 from embeddb.tensors.partition import CutJudge, near_cut, placed_kernel, random_cut
 from embeddb.tensors.tensor_graph import TensorGraph
-from indexer.runners.base import HARDWARE_S
 from tuners.search import finite_median, speedup
 
 #: Weight of the median of all kernels; a kernel of the same operations would have weight 1.

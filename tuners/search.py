@@ -17,12 +17,11 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
-from embeddb.core.records import ROUNDS, Run
+from embeddb.core.records import HARDWARE_S, ROUNDS, Run
 from embeddb.core.workload import Workload
+from embeddb.index.recorder import Machine, Recorder
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.ranking.measure import state_warning
-from indexer.measure import Machine, Recorder
-from indexer.runners.base import HARDWARE_S
 from indexer.runners.harness.worker_process import Closing
 
 S = TypeVar("S", bound=Hashable)
@@ -166,6 +165,15 @@ class Trials(Closing):
             trials.setdefault(run.config, []).append(_trial(run))
         return trials
 
+    def known(self) -> dict[Config, list[Trial]]:
+        """Earlier trials of the search; on a simulated platform also runs under other names, which
+        cost nothing here."""
+        trials = self.stored()
+        for config, run in self.machine.known(self.subject, self.op).items():
+            if run.campaign != self.campaign:
+                trials.setdefault(config, []).append(_trial(run)._replace(hardware_s=0.0))
+        return trials
+
     def measure(self, configs: Sequence[Config], part: str = "") -> Iterator[tuple[Config, Trial]]:
         """Run configurations, yielding each trial at once. Raises: RunnerUnavailable if the machine
         fails in the middle."""
@@ -279,7 +287,7 @@ def in_order(
 ) -> None:
     """Run the default, then the ranked configurations, until the seconds are spent; the current run
     is finished. Stored trials count and are not repeated."""
-    measured = trials.stored()
+    measured = trials.known()
     done.hardware_s = sum(trial.hardware_s for each in measured.values() for trial in each)
     rest = [c for c in dict.fromkeys(ranked) if c not in measured and c != done.default]
     every = effort.default_every or len(rest) + 1
@@ -307,7 +315,7 @@ def annealed(
     """Anneal from the default on measured seconds. Stored trials are replayed with their cost, so
     that an interrupted walk continues; one with a larger budget cools more slowly and may take
     another path, but uses them all the same."""
-    before = trials.stored()
+    before = trials.known()
     visited: dict[Config, list[Trial]] = {}
 
     def price(config: Config) -> float:

@@ -14,16 +14,16 @@ import numpy as np
 
 from embeddb.core.config import Op
 from embeddb.core.errors import TensorError, UsageError
-from embeddb.core.records import AGAIN, REMEASURED, ROUNDS
+from embeddb.core.records import AGAIN, HARDWARE_S, REMEASURED, ROUNDS
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.timing import summarise_runs
 from embeddb.index.lookup import Lookup
+from embeddb.index.recorder import Machine
 from embeddb.platforms.platform import Platform, this_machine
 from embeddb.tensors.edges import CUT, MOST_EDGES, Cut, edges_of
 from embeddb.tensors.partition import Partition, random_cut
 from embeddb.tensors.tensor_graph import TensorGraph
-from indexer.measure import Machine
-from indexer.runners.base import HARDWARE_S, RunOptions
+from indexer.runners.base import RunOptions
 from indexer.tensor_runs import CutRuns, stored_seconds
 from tuners.fusion_cuts import (
     CutPrices,

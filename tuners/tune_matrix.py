@@ -15,13 +15,13 @@ from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.index.lookup import Lookup
+from embeddb.index.recorder import Machine
 from embeddb.platforms.platform import Platform, this_machine
 from embeddb.ranking.build import build_query
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Ranker
 from embeddb.ranking.rankers.choose import FEWEST_NEIGHBOURS, Rankers
 from embeddb.ranking.rankers.search import POOL, Predicted, predicted_whole, search
-from indexer.measure import Machine
 from indexer.runners.base import RunOptions
 from tuners.search import (
     Effort,
@@ -204,12 +204,14 @@ class MatrixTuning:
         )
         machine = Machine(self.db, self.runner, self.here, request.options)
         report = self._report("measure", request.hardware_s)
-        label = f"tune:{ranked.by}/{ranked.model[:8]}/{request.seed}"
+        # Not what ranked, nor its version: a model learns from these runs, and becomes another.
+        by = request.by or ("query" if request.model_s else HARDWARE)
+        label = f"tune:{by}/{request.seed}"
         with Trials(machine, done.subject, query.op, label) as trials:
             if ranked.by == HARDWARE:
                 annealed(done, trials, query.space, effort, seed=request.seed, report=report)
             else:
-                in_order(done, trials, [*trials.stored(), *ranked.configs], effort, report)
+                in_order(done, trials, [*trials.known(), *ranked.configs], effort, report)
             final_rounds(
                 done, trials, effort, lambda at: self.progress("rounds", at, request.rounds)
             )

@@ -16,6 +16,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.index.lookup import Lookup
+from embeddb.index.recorder import Machine
 from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.platform import Platform, default_of, space_of, this_machine
 from embeddb.ranking.build import build_query
@@ -23,7 +24,6 @@ from embeddb.ranking.fallback import answer
 from embeddb.tensors.roofline.analysis import ANALYSED, Analysis
 from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.tensors.tiles import why_not
-from indexer.measure import Machine
 from indexer.programs.tensors.cutting import pieces_of
 from indexer.runners.base import RunOptions
 from tuners.search import Effort, Trials, Tuned, final_rounds, in_order

@@ -1,20 +1,23 @@
-"""The results of a runner, checked: a fault of a plug-in is reported with its name."""
+"""The results of a runner, checked: a fault of a plug-in is reported with its name. On a simulated
+platform, results that are known already."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing, nullcontext
 from typing import Any
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, PluginError
 from embeddb.core.plugins import raised, ships
-from embeddb.core.records import Measurement
+from embeddb.core.records import Measurement, Run
 from embeddb.core.workload import Workload
 
 #: Errors of a full disk, which end a command, not a campaign's task alone.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+#: Failures that may depend on the machine, also where a simulator runs.
+_BY_CHANCE = ("crash", "timeout")
 _HINT = (
     "its contract is a test class, embeddb.testing.runners.RunnerContract: docs/howto/new-runner.md"
 )
@@ -55,3 +58,10 @@ def checked_run(
         if ships(runner) or (isinstance(e, OSError) and e.errno in _FULL):
             raise
         raise fault(f"run raised {raised(e)}") from e
+
+
+def exact_runs(runs: Iterable[Run]) -> dict[Config, Run]:
+    """The last of each configuration's runs on one instance of a simulated platform, where another
+    run would end the same way: crashes and timeouts are left out."""
+    settled = (run for run in runs if run.measurement.status not in _BY_CHANCE)
+    return {run.config: run for run in sorted(settled, key=lambda run: run.measurement.when)}

@@ -19,7 +19,17 @@ from embeddb.core.kinds import Operation, WorkloadKind, operation_of
 Value = int | float | str | bool | tuple[str, ...]
 
 _MOST_COLUMNS = 1 << 20
-_DTYPES = ("f32", "f64", "f16", "bf16", "tf32", "c64", "c128")
+#: Value types, and their names in logs and other libraries.
+_DTYPES = {
+    "f32": ("float32", "fp32", "float", "single"),
+    "f64": ("float64", "fp64", "double"),
+    "f16": ("float16", "fp16", "half"),
+    "bf16": ("bfloat16",),
+    "tf32": ("tensorfloat32",),
+    "c64": ("complex64",),
+    "c128": ("complex128",),
+}
+_DTYPE_OF = {name: dtype for dtype, names in _DTYPES.items() for name in (dtype, *names)}
 
 
 @dataclass(frozen=True, slots=True, order=True, repr=False)
@@ -39,7 +49,10 @@ class Op:
         kernel, width, dtype = self.name, index(self.width), self.dtype
         traits, _ = operation_of(kernel)
         if dtype not in _DTYPES:
-            raise UsageError(f"no value type {dtype!r}", hint=f"types: {', '.join(_DTYPES)}")
+            raise UsageError(
+                f"no value type {dtype!r}: one of {', '.join(_DTYPES)}",
+                hint=f"read too: {', '.join(name for name in _DTYPE_OF if name not in _DTYPES)}",
+            )
         if not 1 <= width <= _MOST_COLUMNS or (width != 1 and not traits.wide):
             hint = f"1 to {_MOST_COLUMNS}" if traits.wide else ""
             raise UsageError(f"{kernel} cannot have {width} dense columns", hint=hint)
@@ -67,7 +80,7 @@ class Op:
         if width is not None and len(width) > len(str(_MOST_COLUMNS)):
             reason = f"{kernel} cannot have {width[:20]} dense columns"
             raise UsageError(reason, hint=f"1 to {_MOST_COLUMNS}")
-        return cls(kernel, int(width or 1), dtype or "f32")
+        return cls(kernel, int(width or 1), _DTYPE_OF.get(dtype, dtype) if dtype else "f32")
 
     @property
     def kernel(self) -> str:

@@ -201,6 +201,7 @@ def _checked_compressed(
         raise MatrixError(
             f"{along} pointers end at {ptr[-1]}, but there are {raw.size} {across} indices",
             where=name,
+            hint="A.prune() cuts the longer buffers of scipy's" if ptr[-1] < raw.size else "",
         )
     if raw.size and (raw.min() < 0 or raw.max() >= n):
         raise MatrixError(f"a {across} index lies outside 0..{n - 1}", where=name)

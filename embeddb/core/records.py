@@ -19,7 +19,8 @@ from embeddb.core.sizes import Sizes
 from embeddb.core.workload import Workload
 
 #: Outcomes of one run. Everything but `ok` is a failure of that configuration.
-STATUSES = ("ok", "invalid", "build", "crash", "timeout", "wrong", "oom")
+WRONG = "wrong"
+STATUSES = ("ok", "invalid", "build", "crash", "timeout", WRONG, "oom")
 SOURCES = ("hardware", "simulator", "imported")
 #: In the `context` of a fused kernel that was timed on the arrays its program passes, not on random
 #: ones: the time of a sine depends on its argument. Such runs replace all others.
@@ -35,6 +36,8 @@ REPEAT = "repeat"
 AGAIN, ROUNDS = REMEASURED = ("/again", "/rounds")
 #: In the `context` of a fusion plan: median time of its kernels called in sequence, in seconds.
 IN_A_ROW = "chain_s"
+#: In the `context` of a run of a tuner: the seconds of compiling and timing.
+HARDWARE_S = "hardware_s"
 #: Cycles stored as one second where the clock of a platform is unknown.
 CYCLES_PER_S = 1e9
 

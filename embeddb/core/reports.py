@@ -9,8 +9,16 @@ from typing import Any
 Progress = Callable[[str, int, int], None]
 
 
+#: Called with one line.
+Announce = Callable[[str], None]
+
+
 def ignore_progress(task: str, done: int, total: int) -> None:
     """No-op progress callback."""
+
+
+def ignore_message(message: str) -> None:
+    """No-op callback for lines."""
 
 
 class Report:

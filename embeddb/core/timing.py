@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from embeddb.core.config import Config, Op
-from embeddb.core.records import Run
+from embeddb.core.records import WRONG, Run
 
 
 class TimingSummary(NamedTuple):
@@ -20,7 +20,8 @@ class TimingSummary(NamedTuple):
     median of more, half the distance of the two least where the minimum counts. `conversion_s` is
     the median conversion cost. Excluded are ok runs without a time above zero, runs in an unusual
     state of the machine where there are others, and runs of a fused kernel on random arrays where
-    there are some on those of its program.
+    there are some on those of its program. `runs` counts the runs with a time, `failed` those that
+    failed. One wrong result makes the whole summary `wrong`, without a time.
     """
 
     seconds: float
@@ -28,6 +29,12 @@ class TimingSummary(NamedTuple):
     conversion_s: float
     runs: int
     status: str
+    failed: int = 0
+
+    @property
+    def failing(self) -> float:
+        """Share of the runs that failed; 0 without any."""
+        return self.failed / max(self.runs + self.failed, 1)
 
 
 def summarise_runs(
@@ -53,21 +60,26 @@ def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> TimingSu
     if len(runs) == 1 and 0 < (seconds := (only := runs[0]).seconds) < math.inf:
         return TimingSummary(seconds, 0.0, only.measurement.conversion_s or 0.0, 1, "ok")
     timed = [(s, run.measurement) for run in runs if 0 < (s := run.seconds) < math.inf]
-    if not timed:
-        failures = [r.measurement.status for r in runs if not r.measurement.ok]
-        return TimingSummary(math.inf, 0.0, 0.0, len(runs), failures[-1] if failures else "invalid")
-    if len(timed) > 1:
-        if runs[0].op.traits.minimum:
-            timed = [(s, m) for s, m in timed if m.of_program] or timed
-        elif normal is not None and any(k.startswith(_PREFIX) for _, m in timed for k in m.context):
-            usual = normal()
-            timed = [(s, m) for s, m in timed if not is_outlier(m.context, usual)] or timed
+    failed = [run.measurement for run in runs if not run.measurement.ok]
+    minimum, count = runs[0].op.traits.minimum, len(timed)
+    if minimum and timed:
+        in_program = any(m.of_program for _, m in timed)
+        timed = [(s, m) for s, m in timed if m.of_program == in_program]
+        failed = [m for m in failed if m.of_program == in_program]
+    statuses = [m.status for m in failed]
+    if not timed or WRONG in statuses:
+        status = WRONG if WRONG in statuses else statuses[-1] if statuses else "invalid"
+        return TimingSummary(math.inf, 0.0, 0.0, count, status, len(failed))
+    several = len(timed) > 1 and not minimum
+    if normal and several and any(k.startswith(_PREFIX) for _, m in timed for k in m.context):
+        usual = normal()
+        timed = [(s, m) for s, m in timed if not is_outlier(m.context, usual)] or timed
     times = sorted(s for s, _ in timed)
     seconds = joined_seconds(runs[0].op, times)
     conversions = [m.conversion_s for _, m in timed if m.conversion_s is not None]
     conversion_s = statistics.median(conversions) if conversions else 0.0
-    error = _error(times, minimum=runs[0].op.traits.minimum)
-    return TimingSummary(seconds, error / seconds, conversion_s, len(runs), "ok")
+    error = _error(times, minimum=minimum)
+    return TimingSummary(seconds, error / seconds, conversion_s, count, "ok", len(failed))
 
 
 #: Standard deviation of a normal distribution over the median absolute deviation of so many of its

@@ -57,7 +57,8 @@ _DISTANCES = ((0.9, "unusually far:"), (0.8, "farther than most:"), (0.25, "as n
 
 def explain(recommendation: Recommendation, store: Store) -> Explanation:
     """The explanation of an answer. Raises: StoreCorrupt if its evidence cannot be read."""
-    recommendation = with_order_reasons(recommendation)  # an older program's answer has none
+    if not any(one.order_reason for one in recommendation.candidates):
+        recommendation = with_order_reasons(recommendation)  # an older program's answer has none
     answer, counts, whose = Config(recommendation.best), Counter[str](), Provenances(store)
     shown = list(_neighbours(recommendation, store, answer, counts, whose))
     gain = _measured_gain(recommendation)
@@ -337,8 +338,8 @@ def _differences(recommendation: Recommendation, store: Store) -> list[Differenc
     own = (recommendation.featurizer, recommendation.featurizer_version)  # of an earlier release
     by = recommendation.features_by if recommendation.features_by[0] else own
     stored = store.vectors.get(*by, near, dim=len(names))
-    if not stored or not names:
-        return []
+    if not stored or not names or names[0].startswith(f"{by[1][:8]}."):
+        return []  # no names of statistics, but numbers of a learned vector
     weights = np.array([near[i] for i in stored])
     rows = np.array(list(stored.values()), dtype=np.float64)
     query = np.array([recommendation.features[name][0] for name in names])

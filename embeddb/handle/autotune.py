@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import os
@@ -113,20 +114,13 @@ def too_soon(matrix: Matrix, op: Op, options: CompileOptions, preparing_s: float
     )
 
 
-def without_compiler() -> str:
-    """Reason not to build where no compiler is found."""
-    named = os.environ.get(cpu_build.COMPILER_VARIABLE)
-    cure = cpu_build.no_compiler() if named else "install gcc to run the faster kernel"
-    return f"no C compiler found: {cure}"
-
-
 def too_costly(op: Op, choice: Choice, matrix: Matrix, options: CompileOptions) -> str:
     """Reason not to use the chosen kernel; empty if it is used."""
     calls = options.calls
     if is_built(Config(choice.config), op):
         return ""
     if cpu_build.compiler() is None:
-        return without_compiler()
+        return cpu_build.no_compiler()
     if options.build:
         return ""
     if options.build is False:
@@ -379,6 +373,14 @@ class Trial:
         # CPU time tells rivals on one thread apart even while other programs interrupt them.
         team = any(config and config.get("threads") == "all" for _, config in rivals)
         self._clock = time.perf_counter if team else time.thread_time
+
+    def with_values(self, first: KernelCall) -> Trial:
+        """The same trial, with its times so far, for the values of `first`, the first rival's new
+        call."""
+        others = ((one.with_values(first.matrix), config) for one, config in self.rivals[1:])
+        trial = copy.copy(self)
+        trial.rivals = ((first, self.rivals[0][1]), *others)
+        return trial
 
     def compute(self, b: Any, c: Any, out: Any) -> NDArray[Any]:
         """`KernelCall.compute` by the first rival that lacks calls: one after the other, each finds

@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -34,6 +34,8 @@ _FORMAT = "embeddb-choice-1"
 #: Approximate seconds of importing the starter before its first use.
 _STARTER_S = 3.0
 _MAX_BYTES = 1 << 16
+#: Number of cached answers, the last written ones.
+_MOST_CACHED = 1000
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +86,13 @@ class Target:
     environment: tuple[object, ...]
     count: int = 5
     exact: bool = False
+
+
+class _Place(NamedTuple):
+    """The database's folder and the cache file of an answer."""
+
+    folder: Path
+    file: Path
 
 
 _warned: set[str] = set()
@@ -145,14 +154,13 @@ def query_choice(
     if place is not None and (cached := _cached(place)) is not None:
         return cached
     with _opened(db) as opened:
+        # The starter may have been imported just now. After the query, the key might be of evidence
+        # that another process added meanwhile.
+        place = place or _place(db, pattern, op, options, target)
         choice = _queried(opened, pattern, op, options, target)
-    # The starter may have been imported just now.
-    place = _place(db, pattern, op, options, target)
     if place is not None:
         with suppress(OSError):
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with whole_file(place) as file:
-                file.write(msgspec.json.encode(choice))
+            _keep(place.file, choice)
     return choice
 
 
@@ -177,6 +185,8 @@ def preparing_s(
 def _queried(
     db: Database, pattern: Pattern, op: Op, options: CompileOptions, target: Target
 ) -> Choice:
+    from embeddb.ranking.recommendation import NOT_STORED
+
     recommendation = db.query(
         pattern,
         platform=target.platform,
@@ -186,7 +196,8 @@ def _queried(
         calls=math.inf if options.calls is None else max(options.calls, 1),
         reproducible=options.reproducible,
     )
-    first = recommendation.first
+    first, warned = recommendation.first, recommendation.warnings
+    lasting = [warning for warning in warned if NOT_STORED not in warning]
     return Choice(
         config=recommendation.best,
         default=recommendation.default,
@@ -194,9 +205,9 @@ def _queried(
         gain=None if first is None else first.expected_gain,
         break_even=None if first is None else first.break_even_calls,
         sure=recommendation.confidence,
-        warnings=recommendation.warnings,
+        warnings=lasting,
         others=[candidate.config for candidate in recommendation.candidates[1:]],
-        answer=recommendation.id,
+        answer=recommendation.id if len(lasting) == len(warned) else "",
     )
 
 
@@ -211,44 +222,65 @@ def _opened(db: str | Path) -> Database:
 
 def _place(
     db: str | Path, pattern: Pattern, op: Op, options: CompileOptions, target: Target
-) -> Path | None:
-    """Cache file of an answer; its key includes the evidence, the machine and the code. None if the
+) -> _Place | None:
+    """Place of an answer; its key includes the evidence, the machine and the code. None if the
     database does not exist yet."""
+    from embeddb.index.evidence import evidence_key
     from embeddb.store import is_database
     from indexer.starter import STARTER, starter_place
 
     folder = starter_place() if str(db) == STARTER else Path(db)
     if not is_database(folder):
         return None
+    folder = folder.resolve()
     parts = (
-        *(_FORMAT, str(folder.resolve()), _generation(folder), pattern.id, str(op)),
-        *(options.calls, options.reproducible),
-        *(target.platform.digest, *target.environment),
+        *(_FORMAT, str(folder), evidence_key(_generation(folder) or 0, folder)),
+        *(pattern.id, str(op), options.calls, options.reproducible, target.count, target.exact),
+        *(target.platform.text, *target.environment),
     )
     name = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
-    return cpu_build.cache_folder().parent / "choices" / f"{name}.json"
+    return _Place(folder, cpu_build.cache_folder().parent / "choices" / f"{name}.json")
 
 
-def _generation(folder: Path) -> int:
-    """Generation of a database, read again only if its file has changed: opening one takes longer
-    than a cached answer."""
+def _generation(folder: Path, answer: str = "") -> int | None:
+    """Generation of a database; None if it does not have that answer. Read again only if its file
+    has changed: opening one takes longer than a cached answer."""
     from embeddb.store.lmdb_files import DATA_FILE
 
     about = (folder / DATA_FILE).stat()
-    return _stored_generation(folder, (about.st_ino, about.st_size, about.st_mtime_ns))
+    return _stored_generation(folder, answer, (about.st_ino, about.st_size, about.st_mtime_ns))
 
 
-@lru_cache(maxsize=16)
-def _stored_generation(folder: Path, _stamp: tuple[int, ...]) -> int:
+@lru_cache(maxsize=64)
+def _stored_generation(folder: Path, answer: str, _stamp: tuple[int, ...]) -> int | None:
     from embeddb.store import open_store
 
     with closing(open_store(folder, readonly=True)) as store:
-        return store.generation
+        lost = answer and store.recommendations.get(answer) is None
+        return None if lost else store.generation
 
 
-def _cached(place: Path) -> Choice | None:
+def _cached(place: _Place) -> Choice | None:
+    """The cached choice, if its database has the answer: another one may be in its place since."""
     try:
-        choice = msgspec.json.decode(read_bounded(place, _MAX_BYTES), type=Choice)
+        choice = msgspec.json.decode(read_bounded(place.file, _MAX_BYTES), type=Choice)
     except (OSError, ValueError, msgspec.MsgspecError):
         return None
-    return choice if choice.format == _FORMAT else None
+    if choice.format != _FORMAT or _generation(place.folder, choice.answer) is None:
+        return None
+    return choice
+
+
+def _keep(file: Path, choice: Choice) -> None:
+    """Cache a choice and delete the oldest, as other processes may do. Raises: OSError."""
+    folder = file.parent
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with whole_file(file) as out:
+        out.write(msgspec.json.encode(choice))
+    cached = list(folder.iterdir())
+    written: list[tuple[int, Path]] = []
+    for one in cached if len(cached) > _MOST_CACHED else ():
+        with suppress(FileNotFoundError):
+            written.append((one.lstat().st_mtime_ns, one))
+    for _, one in sorted(written)[:-_MOST_CACHED]:
+        one.unlink(missing_ok=True)

@@ -29,7 +29,6 @@ from embeddb.handle.autotune import (
     usual_config,
     usual_kernel,
     usual_pays,
-    without_compiler,
     worth_building,
 )
 from embeddb.handle.choice import (
@@ -96,8 +95,9 @@ def compile(
     number of calls. If given, a matrix whose conversion pays is converted at once; otherwise first
     calls run from CSR, and it is converted after as many calls as amortise the conversion.
     `seconds`: time limit for measuring the best few here.
-    `reproducible`: the same bits in every call with the same number of threads. `build`: True
-    always compiles a missing kernel, False never does, None if `calls` amortise it.
+    `reproducible`: the same bits in every call with the same number of threads; without `calls`
+    the matrix then stays CSR. `build`: True always compiles a missing kernel, False never does,
+    None if `calls` amortise it.
 
     If calls are too few to amortise a query or a build, the static best kernel runs if it is built.
     Otherwise, without a compiler, if a kernel cannot be built or stored, and below `SMALL`
@@ -211,7 +211,7 @@ def _seconds(served: KernelCall, b: Any, c: Any, budget_s: float) -> float:
 
 def _check_compiler() -> None:
     if not cpu_build.has_code():
-        raise RunnerUnavailable(without_compiler())
+        raise RunnerUnavailable(cpu_build.no_compiler())
 
 
 class _Empty(Handle):
@@ -244,7 +244,9 @@ def _options(
     calls: float | None, seconds: float, reproducible: bool, build: bool | None
 ) -> CompileOptions:
     if not (build is None or isinstance(build, bool | np.bool_)):
-        raise UsageError(f"build is {build!r}: True, False or None is needed")
+        raise UsageError(f"build is {build!r:.40}: True, False or None is needed")
+    if not isinstance(reproducible, bool | np.bool_):
+        raise UsageError(f"reproducible is {reproducible!r:.40}: True or False is needed")
     number = None if calls is None else _number("calls", calls)
     return CompileOptions(number, _number("seconds", seconds), bool(reproducible), build)
 
@@ -308,9 +310,11 @@ def _compiled(matrix: Matrix, op: Op, choice: Choice, options: CompileOptions) -
         except FormRefused as error:
             notes.append(f"not {config}: {error}")
             return Handle(by_kernel(matrix, op, default), default, choice, notes)
+    if calls is None and options.reproducible:  # another configuration sums in another order
+        notes.append(f"not {config}: it would change the bits of later calls; `calls` decides now")
     handle = Handle(by_kernel(matrix, op, default), default, choice, notes)
-    if calls is None:
-        handle.change_later(DeferredConfig(config, pays_after, tried=not options.reproducible))
+    if calls is None and not options.reproducible:
+        handle.change_later(DeferredConfig(config, pays_after))
     return handle
 
 

@@ -22,11 +22,10 @@ Floats = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class DeferredConfig:
-    """A configuration to change to after a number of calls; `tried`: only if it is faster."""
+    """A configuration to change to after a number of calls, which stays if it is faster."""
 
     config: Config
     after: float
-    tried: bool = True
 
 
 class Handle:
@@ -128,8 +127,7 @@ class Handle:
         Raises: UsageError for another pattern, shape or type.
         """
         with self._changing:
-            self._trial = None
-            self._served = self._replaced(values)
+            self._replace(values)
 
     def with_values(self, values: Any) -> Handle:
         """A handle with other values, as in `update`, which shares all else with this one; creating
@@ -139,9 +137,11 @@ class Handle:
         """
         if self._later is not None:
             self._count()
+        if (trial := self._trial) is not None and trial.over:
+            self._settle(trial)
         handle = copy.copy(self)
-        handle._later = handle._trial = None
-        handle._served = handle._replaced(values)  # of the copy: this one may be converting
+        handle._later = None
+        handle._replace(values)  # of the copy: this one may be converting
         return handle
 
     def __copy__(self) -> Self:
@@ -167,6 +167,11 @@ class Handle:
 
         matrix = self._served.matrix
         data = matrix.values.copy() if values is None else values
+        if np.shape(data) != matrix.values.shape:
+            raise UsageError(
+                f"values has the shape {np.shape(data)}, A has {matrix.values.size} non-zeros",
+                hint="give one value for each, as SDDMM does",
+            )
         parts = (data, matrix.pattern.indices.copy(), matrix.pattern.indptr.copy())
         return csr_array(parts, shape=matrix.pattern.shape)
 
@@ -211,12 +216,20 @@ class Handle:
             return self._served.compute(b, c, out)
         result = trial.compute(b, c, out)
         if trial.over:
-            with self._changing:
-                if self._trial is trial:
-                    self._trial = None
-                    self._served, self._config = trial.winner
-                    self._notes.append(trial.summary())
+            self._settle(trial)
         return result
+
+    def _settle(self, trial: Trial) -> None:
+        with self._changing:
+            if self._trial is trial:
+                self._trial = None
+                self._served, self._config = trial.winner
+                self._notes.append(trial.summary())
+
+    def _replace(self, values: Any) -> None:
+        served, trial = self._replaced(values), self._trial
+        self._trial = None if trial is None else trial.with_values(served)
+        self._served = served
 
     def _replaced(self, values: Any) -> KernelCall:
         old = self._served.matrix
@@ -254,8 +267,7 @@ class Handle:
             before = self.running
             self._served = by_kernel(self._served.matrix, self._op, later.config)
             self._config = later.config
-            if later.tried:
-                self._trial = Trial((self.running, before))
+            self._trial = Trial((self.running, before))
         except EmbeddbError as error:
             self._notes.append(f"no conversion: {error}")
         finally:

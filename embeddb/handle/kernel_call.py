@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,23 +25,36 @@ _CHUNK = 1 << 15
 _MAX_BYTES = 1 << 34
 
 
-class _Process:
-    """State of OpenMP in this process: after a fork libgomp waits for missing threads, unless only
-    one is requested."""
+#: Flag of Linux for a process that was forked and has not called exec.
+_FORKED = 0x40
 
-    most = 0
-    used = False
+
+def _after_fork() -> bool:
+    """True in a forked child with libgomp, which its parent may have used before this module was
+    imported."""
+    try:
+        flags = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[6])
+        return bool(flags & _FORKED) and "libgomp" in Path("/proc/self/maps").read_text()
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+class _Process:
+    """Largest number of threads of a call, 0 for OpenMP's own: after a fork libgomp waits for
+    missing threads, whichever library started them, unless only one is requested."""
+
+    most = 1 if _after_fork() else 0
 
 
 def _forked() -> None:
-    _Process.most = 1 if _Process.used else 0
+    _Process.most = 1
 
 
 os.register_at_fork(after_in_child=_forked)
 
 
 def forked() -> bool:
-    """True in a child of a process that used threads: kernels run on one there."""
+    """True in a forked child: kernels run on one thread there."""
     return _Process.most == 1
 
 
@@ -85,7 +99,6 @@ class KernelCall:
         first, second = self.buffers
         operand_b = b if first is None else first.filled(b.reshape(b.shape[0], -1))
         operand_c = c if second is None or c is None else second.filled(c)
-        _Process.used = True
         at_c = 0 if operand_c is None else address(operand_c)
         done = bound(address(operand_b), at_c, address(result), _Process.most)
         if first is not None:
@@ -104,8 +117,6 @@ class KernelCall:
         m, rows, whole = self.matrix.pattern.shape[0], bound.rows[2], out
         if whole is None or rows > m:
             whole = np.empty(rows if len(shape) == 1 else (rows, shape[1]), b.dtype)
-        if not _Process.used:  # setting it costs as much as the call
-            _Process.used = True
         done = bound.call(bound.at, address(b), 0, address(whole), _Process.most)
         if done:
             return self._instead(done, b, None, out)

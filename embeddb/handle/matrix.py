@@ -143,7 +143,7 @@ def operand(array_like: Any, name: str, shape: tuple[int, ...], dtype: Any) -> N
     _refuse_masked(array_like, name)
     try:
         array = np.asarray(array_like)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # the last of torch's tensors
         raise UsageError(f"{name} is no dense array: {error}") from None
     columns = array.ndim == 2 and name != "values"
     if columns and array.shape[:1] == shape[:1] and array.shape != shape:

@@ -283,6 +283,13 @@ def _one_by_one(op: Any) -> None:
             each = zip(operands, in_dims, strict=True)
             return [one if dim is None else one.select(dim, n) for one, dim in each]
 
+        if not info.batch_size:  # the shape of a result is that of zeros'
+            each = zip(operands, in_dims, strict=True)
+            operands = tuple(
+                one if dim is None else one.new_zeros(one.movedim(dim, 0).shape[1:]).unsqueeze(dim)
+                for one, dim in each
+            )
+            return op(*nth(0)).unsqueeze(0)[:0], 0
         return torch.stack([op(*nth(n)) for n in range(info.batch_size)]), 0
 
     op.register_vmap(batched)

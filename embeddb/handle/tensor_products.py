@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from embeddb.core.errors import MatrixError, UsageError
 from embeddb.handle.choice import Wanted
 from embeddb.handle.handle import Handle
-from embeddb.handle.matrix import Matrix, matrix_of
+from embeddb.handle.matrix import Matrix, matrix_of, operand
 from embeddb.handle.operators import Products, name_of, no_tensor
 from embeddb.kernels.forms import as_scipy
 
@@ -93,6 +93,7 @@ class HostProducts(Products[Handle]):
             matrix.data = array_of(values, "values").copy()
         else:
             matrix = sorted_csr(values)[0]
+        operand(matrix.data, "values", matrix.data.shape, self.csr.dtype)  # refuses a wider type
         with self._lock:
             self.named.update(matrix)
             self.csr = self.named.sparse()

@@ -31,6 +31,8 @@ class TensorHandle:
     `Handle`, with the products that gradients have used so far.
     """
 
+    __name__ = "TensorHandle"  # `torch.jit.trace` requires one
+
     def __init__(self, products: Products[Any]) -> None:
         self._products = products
         self._key, self._stamp, self._dtype = products.key, products.stamp, products.dtype

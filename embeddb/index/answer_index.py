@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from embeddb.core.blas import one_thread
 from embeddb.core.config import Op
 from embeddb.index.conversion import PreparationTable
+from embeddb.index.evidence import FIT_VERSION
 from embeddb.index.fit import FitInput, FitNote
 from embeddb.index.held_out import Near
 from embeddb.index.inverted_lists import InvertedLists
@@ -38,7 +39,7 @@ from embeddb.index.view import (
     view_of,
 )
 from embeddb.index.vote import Metric, VoteSettings
-from embeddb.index.vote_fit import FIT_VERSION, LeftOut
+from embeddb.index.vote_fit import LeftOut
 from embeddb.platforms.machines import Facts
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.quantity import EncodedConfigs
@@ -46,7 +47,7 @@ from embeddb.platforms.space.quantity import EncodedConfigs
 Floats = NDArray[np.float64]
 
 #: Raised with every change of how a machine's own runs are fitted, if `FIT_VERSION` is not.
-_OWN_VERSION = ".1"
+_OWN_VERSION = ".2"
 #: Number of cached views, one per machine and number of calls.
 _MOST_VIEWS = 8
 
@@ -267,8 +268,10 @@ class AnswerIndex:
     def stamp(self) -> str:
         """16 hex digits that change with the input of a fit to a machine's own runs."""
         versions = FIT_VERSION + _OWN_VERSION
-        h = hashlib.blake2b((versions + self.policy.to_json()).encode(), digest_size=8)
-        for array in (self.evidence.indptr, self.evidence.column, self.evidence.seconds):
+        facts = sorted((name, sorted(of.items())) for name, of in self.facts.items())
+        h = hashlib.blake2b(f"{versions}{self.policy.to_json()}{facts}".encode(), digest_size=8)
+        e = self.evidence
+        for array in (e.indptr, e.column, e.seconds, e.groups):
             h.update(array.tobytes())
         return h.hexdigest()
 

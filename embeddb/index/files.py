@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from threading import RLock
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Op
 from embeddb.core.errors import StoreCorrupt, StoreError, UsageError
 from embeddb.core.files.safe_read import reason_of
+from embeddb.core.reports import Announce, ignore_message
 from embeddb.core.wording import plural
 from embeddb.featurizers import COSTLY, Featurizers, missing, reads
 from embeddb.featurizers.base import counted_parts
@@ -30,12 +31,11 @@ from embeddb.index import answer_file
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.features import learned_by
 from embeddb.index.fit import FitInput, FitNote, OwnNote, read_note
-from embeddb.index.index_folder import IndexFolder, PartitionKey, PartitionNote
+from embeddb.index.index_folder import SAVED_VERSION, IndexFolder, PartitionKey, PartitionNote
 from embeddb.index.large import fit_sample, fully_sampled, missing_neighbours, widened
 from embeddb.index.run_matrix import RunMatrix
-from embeddb.index.scopes import facts_of, pooled_partitions, run_matrix_of
+from embeddb.index.scopes import facts_of, pooled_partitions, run_matrix_of, winners_only
 from embeddb.index.trial import MOST_NEIGHBOURS
-from embeddb.index.vote_fit import FIT_VERSION
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 
@@ -65,7 +65,6 @@ class IndexFiles:
         self._by_featurizer: dict[tuple[PartitionKey, str], AnswerIndex] = {}
         self._lock = RLock()
         self.repairs: list[str] = []
-        self.announce: Callable[[str], None] = lambda _: None  #: Called before long work.
 
     def refresh(
         self, op: Op, scope: str, *, again: bool = False, counters: str = ""
@@ -128,11 +127,11 @@ class IndexFiles:
                 self._store.derived.put(key.fit, msgspec.json.encode(note))
         return built
 
-    def _answering(self, key: PartitionKey) -> AnswerIndex | None:
+    def _answering(self, key: PartitionKey, announce: Announce) -> AnswerIndex | None:
         """Build a partition for a query, also if it cannot be saved."""
         self._open.pop(key, None)
         if (about_s := self._building_s(key)) >= 1.0:
-            self.announce(f"preparing answers for {key} (about {about_s:.0f} s, first time only)")
+            announce(f"preparing answers for {key} (about {about_s:.0f} s, first time only)")
         try:
             partition = self._built(key)
         except StoreError as e:
@@ -212,7 +211,13 @@ class IndexFiles:
         return self._store.vectors.get(plug.name, plug.version, ids, dim=plug.dim)
 
     def _current(self, saved: AnswerIndex) -> bool:
-        """Return true if nothing was added since: runs, vectors, or a candidate featurizer."""
+        """Return true if nothing of the fit's input changed since: runs and facts of workloads and
+        machines, vectors, or the candidate featurizers."""
+        op, scope = saved.op, saved.scope
+        winners = winners_only(self._store, pooled_partitions(self._store, op, scope))
+        input_of_fit = facts_of(self._store, op, scope), winners
+        if (saved.facts, saved.evidence.winners) != input_of_fit:
+            return False
         if self._changed_since(saved) != (set(), False):
             return False
         candidates = self.readable(saved.evidence, counters=saved.counters)
@@ -234,16 +239,19 @@ class IndexFiles:
         )
         return True
 
-    def get(self, op: Op, scope: str) -> AnswerIndex | None:
-        """A partition as of now: opened, brought up to date, or built; None without evidence."""
+    def get(self, op: Op, scope: str, *, announce: Announce = ignore_message) -> AnswerIndex | None:
+        """A partition as of now: opened, brought up to date, or built; None without evidence.
+        `announce` is called before work that takes seconds."""
         key = PartitionKey(op, scope)
         with self._lock:
             saved = self._open.get(key) or self._load(key)
             if saved is None and not pooled_partitions(self._store, op, scope):
                 return None
-            return self._as_of_now(key, saved)
+            return self._as_of_now(key, saved, announce)
 
-    def by_counters(self, without: AnswerIndex, counters: str) -> AnswerIndex | None:
+    def by_counters(
+        self, without: AnswerIndex, counters: str, *, announce: Announce = ignore_message
+    ) -> AnswerIndex | None:
         """The partition of the same operation and scope whose candidate featurizers include those
         that read `counters`; None where none has them for nine in ten patterns."""
         key = PartitionKey(without.op, without.scope, counters)
@@ -252,7 +260,7 @@ class IndexFiles:
             readable = saved or any(
                 map(counted_parts, self.readable(without.evidence, counters=counters))
             )
-            return self._as_of_now(key, saved) if readable else None
+            return self._as_of_now(key, saved, announce) if readable else None
 
     def by_featurizer(self, chosen: AnswerIndex, name: str) -> AnswerIndex:
         """The evidence of a partition with neighbours by the featurizer `name`, in memory. Raises:
@@ -284,16 +292,18 @@ class IndexFiles:
         members = (self._store.members(p) for p in pooled_partitions(self._store, op, scope))
         return widened(self._store, built, self._vectors(name, set[str]().union(*members)))
 
-    def _as_of_now(self, key: PartitionKey, saved: AnswerIndex | None) -> AnswerIndex | None:
+    def _as_of_now(
+        self, key: PartitionKey, saved: AnswerIndex | None, announce: Announce
+    ) -> AnswerIndex | None:
         """A saved partition brought up to date, or a new one."""
         if saved is None or self._lacks(saved):
-            return self._answering(key)
+            return self._answering(key, announce)
         now, partition = self._store.generation, saved
         if partition.generation != now:
             changed, gone = self._changed_since(partition)
             if gone or len(changed) > partition.indexed // 4:
-                return self._answering(key)
-            if changed:
+                return self._answering(key, announce)
+            if changed or facts_of(self._store, key.op, key.scope) != partition.facts:
                 partition = self._patched(partition, changed)
             partition = partition.at(now)
         self._open[key] = partition
@@ -346,6 +356,8 @@ class IndexFiles:
         vector: NDArray[np.float32],
         pattern_id: str,
         platform: Platform,
+        *,
+        announce: Announce = ignore_message,
     ) -> AnswerIndex:
         """The partition for a query by raw features float32[d]: with very many patterns extended by
         the runs of the nearest ones and of the queried pattern."""
@@ -360,10 +372,10 @@ class IndexFiles:
             key = PartitionKey.of(partition)
             self._repaired(f"{key}: rebuilt ({e})")
             with self._lock:
-                anew = self._answering(key)
+                anew = self._answering(key, announce)
             if anew is None or anew.featurizer != partition.featurizer:
                 raise
-            return self.around(anew, vector, pattern_id, platform)
+            return self.around(anew, vector, pattern_id, platform, announce=announce)
         vectors = self._vectors(partition.featurizer, ids)
         return partition.beside(self._rows(partition, ids), vectors)
 
@@ -386,7 +398,7 @@ class IndexFiles:
         lists = "" if partition.lists is None else self._folder.write_lists(stem, partition.lists)
         digest = self._folder.write(stem, answer_file.to_bytes(partition))
         at, rows = partition.generation, partition.indexed
-        note = PartitionNote(stem, at, rows, versions, digest, lists, FIT_VERSION)
+        note = PartitionNote(stem, at, rows, versions, digest, lists, SAVED_VERSION)
         self._store.derived.put(name, msgspec.json.encode(note))
         self._collect()
 

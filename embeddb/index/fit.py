@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import StoreCorrupt
 from embeddb.featurizers import COSTLY
+from embeddb.index.evidence import FIT_VERSION
 from embeddb.index.features import Features, LearnedFrom, Vectors
 from embeddb.index.held_out import Near, split_groups
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.trial import Fitted, Trial, cross_validated
 from embeddb.index.view import OwnPolicies, ViewInput, across, base_gains
 from embeddb.index.vote import VoteSettings, surely_positive
-from embeddb.index.vote_fit import FIT_VERSION, LeftOut
+from embeddb.index.vote_fit import LeftOut
 from embeddb.platforms.machines import Facts
 from embeddb.store.tables import decoded, reading
 
@@ -151,6 +152,11 @@ class FitInput:
         arrays = [runs.indptr, runs.column, runs.seconds, runs.conversion, runs.default_s]
         for array in arrays + [vectors[i] for i in sorted(vectors)]:
             digest.update(np.ascontiguousarray(array).tobytes())
+        tried = np.diff(runs.indptr)
+        row = np.repeat(np.arange(len(runs.rows)), tried)
+        ok = np.bincount(row[np.isfinite(runs.seconds)], minlength=len(runs.rows))
+        if (ok < 0.6 * tried).any():
+            digest.update(b"rows of which most runs failed")  # older code did not judge by them
         return digest.hexdigest()
 
     def _trial(self, name: str, ways: Sequence[bool] = (False, True)) -> Trial:

@@ -22,8 +22,6 @@ Floats = NDArray[np.float64]
 #: Numbers of neighbours and of pseudo-neighbours that are compared.
 NEIGHBOURS = (3, 5, 8, 12, 20, 40)
 SHRINKS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, np.inf)
-#: A matrix counts when at least this share of the configurations tried on it ran.
-COUNTED_SHARE = 0.6
 #: Numbers gathered at once: bounds memory to about 8 MB.
 _BLOCK = 1_000_000
 
@@ -120,13 +118,6 @@ def split_groups(groups: NDArray[np.str_], folds: int, seed: int) -> NDArray[np.
     return chosen
 
 
-def counts(tried: NDArray[np.int64], ok: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """bool[q]: the matrices that are judged; two of their configurations ran, and 60 % of those
-    tried."""
-    judged: NDArray[np.bool_] = (ok >= 2) & (ok >= COUNTED_SHARE * tried)
-    return judged
-
-
 def failed(gains: Floats) -> NDArray[np.bool_]:
     """Mask of the log gains that stand for a failed run."""
     is_failure: NDArray[np.bool_] = np.abs(gains - FAILED_GAIN) < 1e-9
@@ -146,7 +137,7 @@ def first_choices(
     chosen = FirstChoices.unknown(group[part.rows])
     ran, crashed = np.isfinite(part.truth), failed(part.truth)
     able = np.isfinite(near.distances[part.rows, :k]).any(axis=1)
-    able &= counts(ran.sum(axis=1), (ran & ~crashed).sum(axis=1))
+    able &= (ran & ~crashed).sum(axis=1) >= 2
     votable = ran & _ran_elsewhere(part.gains, group)[part.rows]
     able &= votable.any(axis=1)
     gain, best = np.where(crashed, 0.0, part.truth), np.where(ran, part.truth, -np.inf).max(axis=1)

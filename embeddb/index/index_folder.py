@@ -21,8 +21,8 @@ from embeddb.core.errors import StoreCorrupt, StoreError
 from embeddb.core.files.safe_read import reason_of
 from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.kinds import is_foreign
+from embeddb.index.evidence import FIT_VERSION
 from embeddb.index.inverted_lists import InvertedLists
-from embeddb.index.vote_fit import FIT_VERSION
 from embeddb.store import Store
 from embeddb.store.tables import decoded, reading
 
@@ -34,6 +34,9 @@ _STEM = r"[0-9a-f]{16}-\d{1,10}-\d{1,19}"
 _FILE = re.compile(rf"({_STEM})\.(npz|lists|faiss)")
 #: Files whose writing was interrupted, by this program or an older one.
 _PART = re.compile(rf"\.?({_STEM})\.(npz|lists|faiss)\.([0-9a-f]{{8}}\.part|(\d+\.)?tmp)")
+#: Raised where saved partitions may lack a change that older code did not mark: each is built
+#: again, by its noted fit where that is of the same input. 1: families of workloads.
+SAVED_VERSION = f"{FIT_VERSION}.1"
 #: Largest size of a partition's file, beside four times that of the store.
 _MOST_BYTES = 64 << 20
 
@@ -42,7 +45,7 @@ class PartitionNote(msgspec.Struct, frozen=True):
     """Stored facts about a saved partition: `stem` of its files, `npz` the blake2b-128 of one,
     `rows` vectors, `chosen_among` the versions of all featurizers that its own was chosen among,
     `lists` the blake2b-128 of the head of the lists of very many patterns (empty: none), `fit` the
-    version of the fit."""
+    version of fit and marks."""
 
     stem: str
     generation: int
@@ -53,8 +56,8 @@ class PartitionNote(msgspec.Struct, frozen=True):
     fit: str = ""
 
     def __post_init__(self) -> None:
-        if self.fit != FIT_VERSION:
-            raise ValueError("votes were fitted in another way")
+        if self.fit != SAVED_VERSION:
+            raise ValueError("votes were fitted in another way, or to other families")
         if not re.fullmatch(_STEM, self.stem):
             raise ValueError("its files have a name that is none of ours")
 

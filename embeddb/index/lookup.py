@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from embeddb.core.errors import (
 from embeddb.core.files.model_file import read_card
 from embeddb.core.kinds import kind_of
 from embeddb.core.records import Run, WorkloadInfo
+from embeddb.core.reports import Announce, ignore_message
 from embeddb.core.row_lengths import RowLengths
 from embeddb.core.wording import plural
 from embeddb.core.workload import Workload
@@ -110,6 +111,8 @@ class Lookup:
         self.featurizer = ""
         #: False: queries use a model learned earlier from fewer runs, and learn none.
         self.learns = True
+        #: Called before work of this opening that takes seconds.
+        self.announce: Announce = ignore_message
         fetch_models(store)
         self._derived = store.engine.shared_state(
             lambda engine: _Derived(store if engine is store.engine else Store(engine))
@@ -139,7 +142,7 @@ class Lookup:
         self.featurizers().named(name)
         view = object.__new__(type(self))
         view.store, view._derived, view.featurizer = self.store, self._derived, name
-        view.learns = self.learns
+        view.learns, view.announce = self.learns, self.announce
         return view
 
     def close(self) -> None:
@@ -159,14 +162,6 @@ class Lookup:
             "an open database cannot be copied or pickled",
             hint="pass its path and open that: openings in one process share one engine",
         )
-
-    def report_long_work(self, report: Callable[[str], None]) -> None:
-        """Call `report` before work that takes seconds."""
-        self._files.announce = report
-
-    def announce(self, message: str) -> None:
-        """Report work that takes seconds."""
-        self._files.announce(message)
 
     # -- contents --------------------------------------------------------------------------
 
@@ -246,7 +241,7 @@ class Lookup:
 
     def _partition(self, op: Op, scope: str) -> AnswerIndex | None:
         """The current partition, with neighbours by `featurizer` if it is set."""
-        plain = self._files.get(op, scope)
+        plain = self._files.get(op, scope, announce=self.announce)
         if not self.featurizer or plain is None:
             return plain
         return self._files.by_featurizer(plain, self.featurizer)
@@ -263,7 +258,7 @@ class Lookup:
         leave out other machines' runs."""
         if partition.lists is None:
             return partition.for_query(platform, pattern_id)
-        return self._files.around(partition, vector, pattern_id, platform)
+        return self._files.around(partition, vector, pattern_id, platform, announce=self.announce)
 
     def around_stored(
         self, partition: AnswerIndex, pattern_id: str, platform: Platform
@@ -279,10 +274,10 @@ class Lookup:
     def by_counters(self, op: Op, platform: Platform) -> AnswerIndex | None:
         """The evidence for an op whose candidate featurizers include those that read the counters
         of a platform instance; None where fewer than nine in ten nests were counted."""
-        plain = self._files.get(op, scope_of(platform))
+        plain = self._files.get(op, scope_of(platform), announce=self.announce)
         if plain is None or not op.workload.counted:
             return None
-        return self._files.by_counters(plain, platform.id)
+        return self._files.by_counters(plain, platform.id, announce=self.announce)
 
     def prime(self, partition: AnswerIndex, platform: Platform) -> None:
         """Prepare the view of a machine; a new fit takes seconds, and is noted."""

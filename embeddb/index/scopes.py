@@ -66,9 +66,13 @@ def run_matrix_of(
     """Evidence of `partitions` (default: those of an op in a scope), for `only` some patterns
     (default: all)."""
     chosen = scope_partitions(store, op, scope) if partitions is None else partitions
-    platforms = (store.platform(p.platform) for p in chosen)
-    winners = any(p is not None and p.traits.get("winners_only") for p in platforms)
-    return join(op, _rows(store, op, chosen, only), winners=winners)
+    return join(op, _rows(store, op, chosen, only), winners=winners_only(store, chosen))
+
+
+def winners_only(store: Store, partitions: Sequence[RunTable]) -> bool:
+    """Return true if one of the partitions has nothing but the winner of each workload."""
+    platforms = (store.platform(p.platform) for p in partitions)
+    return any(p is not None and bool(p.traits.get("winners_only")) for p in platforms)
 
 
 def scope_partitions(store: Store, op: Op, scope: str) -> list[RunTable]:

@@ -32,8 +32,6 @@ Floats = NDArray[np.float64]
 #: Neighbours, pseudo-neighbours, and whether the metric is a learned one.
 Key = tuple[int, float, bool]
 
-#: Raised with every change of how metric, policy and guard are fitted: saved ones are refitted.
-FIT_VERSION = "9"
 #: Rows of a machine's own to which the losses (guard and errors) of left-out machines are equal.
 _PSEUDO_ROWS, _PSEUDO_CHOICES = 20.0, 10.0
 

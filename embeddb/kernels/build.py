@@ -190,7 +190,7 @@ def no_compiler() -> str:
     fault = "is no C compiler (--version fails)" if shutil.which(_named()) else "not found"
     if os.environ.get(COMPILER_VARIABLE):
         return f"{_named()} {fault}: name another by {COMPILER_VARIABLE}, or unset it"
-    return f"{_named()} {fault}: install a C compiler to measure; queries still work"
+    return f"{_named()} {fault}: install a C compiler to build kernels; queries need none"
 
 
 def has_code() -> bool:

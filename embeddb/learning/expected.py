@@ -31,6 +31,14 @@ Choices = Mapping[int, NDArray[np.int64]]
 _MOST_CANDIDATES, _FEWEST_CANDIDATES, _DRAWS = 512, 128, 64
 #: Shares of the samples of a learning curve, and choices of each.
 _PARTS, _REPEATS = (0.25, 0.5, 1.0), 3
+#: Root mean square in points between expected and true shares at 1, by number of samples, in
+#: replays of an H200: docs/results/few-samples.md.
+_ERRORS = {50: 10.0, 100: 6.0, 250: 3.6, 500: 2.0, 1000: 2.7}
+
+
+def error_in_replays(samples: int) -> tuple[int, float]:
+    """The entry of `_ERRORS` with the most samples that are no more than these; else the first."""
+    return max((one for one in _ERRORS.items() if one[0] <= samples), default=(50, _ERRORS[50]))
 
 
 class Candidates(NamedTuple):

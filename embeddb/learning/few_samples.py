@@ -16,7 +16,6 @@ from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.featurizers import Featurizer, learned_from
 from embeddb.featurizers.base import Joint
-from embeddb.learning.left_out import MOST_SAMPLES
 from embeddb.platforms.platform import Platform
 
 if TYPE_CHECKING:
@@ -40,16 +39,16 @@ def learned_model(
     learned from these runs: the saved one where no run was added since, else learned now (seconds).
     None where there is too little to learn from."""
     evidence = _own(partition, platform, op)
-    if not evidence.rows or evidence.winners or not partition.vectors.size:
-        return None
-    runs, groups = len(evidence.seconds), np.unique(evidence.groups).size
-    if groups < LEAST_GROUPS or runs < LEAST_RUNS:
+    if not enough(evidence) or not partition.vectors.size:
         return None
     model = lookup.models.learned(platform, op)
     if not lookup.learns:
         return model
     stamp = _stamp(evidence, _unlearned(lookup, partition, evidence).name)
     if model is None or model.card.get("stamp") != stamp:
+        from embeddb.learning.left_out import MOST_SAMPLES
+
+        runs = len(evidence.seconds)
         some = f"{MOST_SAMPLES:,} of " if runs > MOST_SAMPLES else ""
         lookup.announce(
             f"learning from {some}{runs:,} runs of {op} on {platform.id} (seconds, once for these "
@@ -59,6 +58,12 @@ def learned_model(
         if model is not None:
             lookup.models.keep(platform, op, model)
     return model
+
+
+def enough(evidence: RunMatrix) -> bool:
+    """True if a query learns from these runs of one instance."""
+    groups = np.unique(evidence.groups).size
+    return not evidence.winners and groups >= LEAST_GROUPS and len(evidence.seconds) >= LEAST_RUNS
 
 
 def _own(partition: AnswerIndex, platform: Platform, op: Op) -> RunMatrix:

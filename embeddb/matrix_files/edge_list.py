@@ -50,8 +50,10 @@ _EMPTY_LINES = re.compile(rb"^(?:[ \t\r]*(?:[#%][^\n]*)?\n)+", re.MULTILINE)
 _HEADER_BYTES = 65536
 #: A line that is neither blank nor a comment, up to its first character.
 _FIRST_ROW = re.compile(rb"^[^\S\n]*[^\s#%]", re.MULTILINE)
-_SNAP_NODES = re.compile(rb"\b(?:Nodes|Vertices):\s*(\d{1,18})\b", re.IGNORECASE)
-_SNAP_EDGES = re.compile(rb"\bEdges:?\s+(\d{1,18})\b", re.IGNORECASE)
+#: A count, perhaps with separators of thousands.
+_COUNT = rb"(\d{1,3}(?:[,.'_]\d{3}){1,5}|\d{1,18})\b"
+_SNAP_NODES = re.compile(rb"\b(?:Nodes|Vertices):\s*" + _COUNT, re.IGNORECASE)
+_SNAP_EDGES = re.compile(rb"\bEdges:?\s+" + _COUNT, re.IGNORECASE)
 _KONECT = re.compile(rb"[#%]\s*(bip|sym|asym)(?:\s+(\w+))?", re.IGNORECASE)
 _KONECT_SIZES = re.compile(rb"[#%]\s*(\d{1,18})\s+(\d{1,18})\s+(\d{1,18})")
 #: Column names of the ends of an edge in a first row of words.
@@ -124,8 +126,10 @@ def _header(source: Source, text: bytes) -> _Header:
         ((at, one) for at, one in enumerate(map(_KONECT.fullmatch, lines)) if one), (0, None)
     )
     if konect is None:
-        edges = next((int(one[1]) for one in map(_SNAP_EDGES.search, lines) if one), 0)
-        nodes = next((int(one[1]) for one in map(_SNAP_NODES.search, lines) if one), 0)
+        edges, nodes = (
+            next((int(re.sub(rb"\D", b"", one[1])) for one in map(stated.search, lines) if one), 0)
+            for stated in (_SNAP_EDGES, _SNAP_NODES)
+        )
         return _Header("", edges, (nodes, nodes))
     if konect[2] == b"dynamic":
         raise source.error(

@@ -131,15 +131,29 @@ def _values(platform: Platform, kernel: str) -> Iterator[str]:
 def _samples(
     platform: Platform, kernel: str, samples: int, rng: np.random.Generator
 ) -> Iterator[str]:
+    unfound = []
     for op in _operations(kernel)[-2:]:
         examples = op.workload.sample_sizes()
         for sizes in examples:
-            space = platform.space(op, sizes)
+            space, default = platform.space(op, sizes), platform.default(op, sizes)
             drawn = space.sample(max(1, samples // len(examples)), rng=rng)
             if not drawn:
-                yield f"no legal configuration was found for {op} on {op.workload.sized(sizes)}"
+                legal = space.reason(default) is None
+                drawn = [default] if legal else []
+                unfound.append(_unfound(f"{op} on {op.workload.sized(sizes)}", legal=legal))
             for config in drawn:
                 yield from _config(platform, op, space, config, sizes)
+    yield from unfound[:1]  # one example is enough
+
+
+def _unfound(where: str, *, legal: bool) -> str:
+    """The problem of a space of which random draws find nothing; its default may be legal."""
+    if not legal:
+        return f"no legal configuration was found for {where}"
+    return (
+        f"random draws found no legal configuration but the default for {where}, so little else "
+        "would be measured: leave out values that constraints exclude"
+    )
 
 
 def _quantities(
@@ -163,13 +177,15 @@ def _quantities(
 
 
 def _workloads(platform: Platform, op: Op, rng: np.random.Generator) -> Iterator[str]:
+    unfound = []
     for one in op.workload.samples():
         space, default = space_of(platform, op, one), default_of(platform, op, one)
         reason = space.reason(default)
         if reason:
             yield f"the default is not legal for the {one.kind} {one.name}: {reason}"
         elif not space.sample(4, rng=rng):
-            yield f"no legal configuration was found for the {one.kind} {one.name}"
+            unfound.append(_unfound(f"the {one.kind} {one.name}", legal=True))
+    yield from unfound[:1]
 
 
 def _config(

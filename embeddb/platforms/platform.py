@@ -369,17 +369,23 @@ def _read_cost(table: Table) -> float:
     return cost
 
 
+def refuse_without_runner(platform: Platform) -> None:
+    """Check that a platform names a runner, which need not be ready here. Raises:
+    RunnerUnavailable."""
+    if not platform.runner:
+        raise RunnerUnavailable(
+            f"platform {platform.id} has no runner: it cannot be measured from here",
+            hint="measure it with your own tools and `embeddb ingest` the log",
+        )
+
+
 def runner_for(platform: Platform) -> Any:
     """The runner of a platform, ready to run here.
 
     A runner of several platforms has a class method `for_platform`; others take no arguments.
     Raises: RunnerUnavailable naming the missing part; UsageError if no plug-in has that name.
     """
-    if not platform.runner:
-        raise RunnerUnavailable(
-            f"platform {platform.id} has no runner: it cannot be measured from here",
-            hint="measure it with your own tools and `embeddb ingest` the log",
-        )
+    refuse_without_runner(platform)
     plugin = plugins.load("runner", platform.runner)
     runner = plugin.for_platform(platform) if hasattr(plugin, "for_platform") else plugin()
     problem = runner.available()

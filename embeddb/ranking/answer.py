@@ -31,6 +31,7 @@ from embeddb.ranking.order_reason import with_order_reasons
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.order import with_failures
 from embeddb.ranking.recommendation import (
+    NOT_STORED,
     Candidate,
     CountersUse,
     Recommendation,
@@ -123,7 +124,7 @@ def recommend(lookup: Lookup, request: Request, *, deepen: Deepen | None = None)
         recommendation, stages_s=stages, insight=about, pattern=info, **whole
     )
     if lookup.store.readonly:
-        note = "the database is read-only: this answer was not stored"
+        note = f"the database is read-only: {NOT_STORED}"
         return msgspec.structs.replace(recommendation, warnings=[*recommendation.warnings, note])
     stored = keep(lookup, recommendation)
     stages["store"] = time.perf_counter() - started - stages["transfer"] - stages["insight"]
@@ -193,7 +194,7 @@ def _recommendation(lookup: Lookup, query: Query, ranked: RankedCandidates) -> R
         counters=counters_use(lookup, query),
         time_unit=query.platform.time_unit,
     )
-    return with_order_reasons(recommendation)
+    return with_order_reasons(recommendation, with_failures(query, ranked.beyond))
 
 
 def _with_precision(query: Query, candidates: Sequence[Candidate]) -> list[Candidate]:

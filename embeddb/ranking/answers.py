@@ -12,7 +12,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, StoreCorrupt, StoreFull
 from embeddb.core.kinds import is_foreign
 from embeddb.index.lookup import Lookup
-from embeddb.ranking.recommendation import Recommendation
+from embeddb.ranking.recommendation import NOT_STORED, Recommendation
 from embeddb.store.codec import pattern_key
 from embeddb.store.tables import decoded, reading
 
@@ -26,7 +26,7 @@ def keep(lookup: Lookup, answer: Recommendation) -> Recommendation:
         lookup.models.register(answer.model, lookup.store)
         lookup.store.recommendations.put(answer.id, msgspec.json.encode(answer))
     except StoreFull as e:
-        note = f"this answer was not stored: {e}"
+        note = f"{NOT_STORED}: {e}"
         return msgspec.structs.replace(answer, warnings=[*answer.warnings, note])
     return answer
 

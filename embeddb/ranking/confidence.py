@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from embeddb.core.config import Config
 from embeddb.core.kinds import kind_of
+from embeddb.core.timing import TimingSummary
 from embeddb.core.wording import many_of, one_of, plural
 from embeddb.index.guards import GOOD
 from embeddb.ranking.query import Query
@@ -23,6 +24,8 @@ _FEWEST_GROUPS = 22
 _STRANGE = 0.99
 #: Percentile of the nearest neighbour's distance above which confidence is not high.
 _FAR = 0.8
+#: Relative error of a measured time above which its runs disagree, as in reports.
+_DISAGREE = 0.2
 #: Failure chance from which a configuration is doubted.
 _FAILS = 0.1
 #: Beginnings of doubts that a measurement of the answer here removes.
@@ -42,9 +45,13 @@ def confidence_of(ranker: Ranker, link: str, first: Config | None = None) -> tup
         return "low", [f"{_no_vote(query)}; the answer is the same for any {one}"]
     if link == "measured":
         doubts = _doubts_of_measurement(query, first)
-        return "medium" if doubts else "high", doubts
+        often = first is not None and query.failing.get(first, 0.0) >= LIKELY
+        return ("low" if often else "medium" if doubts else "high"), doubts
     if link == "other-width":
-        return "medium", [f"measured on this very pattern, but at {query.own.other_op}"]
+        doubts = [f"measured on this very pattern, but at {query.own.other_op}"]
+        timings = {query.space.canonical(c): one for c, one in query.own.other_width.items()}
+        own = None if first is None else timings.get(first)
+        return "medium", [*doubts, *_failed_runs({"the answer": own}, "there")]
     doubts += _doubts_of_judgement(ranker)
     if not query.vote.knows_default:
         doubts.append("the default was never run here: what a configuration gains is not known")
@@ -54,7 +61,8 @@ def confidence_of(ranker: Ranker, link: str, first: Config | None = None) -> tup
     doubts += _doubts_of_neighbours(query) + _doubts_of_machine(query)
     chance = 0.0 if first is None else float(chances(query, [first])[0])
     if chance >= _FAILS:
-        doubts.append(f"it fails with a chance of {100 * chance:.0f} %, by runs on other patterns")
+        where = "here" if first in query.failing else "on other patterns"
+        doubts.append(f"it fails with a chance of {100 * chance:.0f} %, by runs {where}")
     return ("low" if chance >= LIKELY else _level(query, doubts)), doubts
 
 
@@ -91,22 +99,41 @@ def default_fails(status: str) -> str:
 
 
 def _doubts_of_measurement(query: Query, first: Config | None) -> list[str]:
-    """Doubts about measurements of the answer and the default: single or overlapping runs."""
-    if query.platform.simulated or first is None:
+    """Doubts about measurements of the answer and the default: failed, single, differing or
+    overlapping runs."""
+    if first is None:
         return []
     timings = {query.space.canonical(c): timing for c, timing in query.own.timings.items()}
     own, base = timings.get(first), timings.get(query.space.canonical(query.default))
     check = ": --measure repeats it" if query.platform.runner else ""
     both = {"the answer": own, "the default": base}
+    if first == query.default:
+        del both["the default"]
+    doubts = _failed_runs(both, "here")
+    if query.platform.simulated:
+        return doubts
+    if own is not None and own.spread > _DISAGREE:
+        doubts.append(
+            f"the runs of the answer differ: its time is uncertain by {100 * own.spread:.0f} %; "
+            "of two machines? `index --instance` keeps their runs apart"
+        )
     once = [name for name, timing in both.items() if timing is not None and timing.runs == 1]
     if once:
-        names = " and ".join(once if first != query.default else once[:1])
-        return [f"measured in a single run ({names}){check}"]
+        return [*doubts, f"measured in a single run ({' and '.join(once)}){check}"]
     if own is None or base is None or first == query.default:
-        return []
+        return doubts
     if own.seconds * (1 + own.spread) >= base.seconds * (1 - base.spread):
-        return ["the runs of the answer and of the default overlap: the gain may be chance"]
-    return []
+        doubts.append("the runs of the answer and of the default overlap: the gain may be chance")
+    return doubts
+
+
+def _failed_runs(timings: Mapping[str, TimingSummary | None], where: str) -> list[str]:
+    """Doubts about configurations of which some runs failed; by their names in the line."""
+    return [
+        f"{name} failed in {one.failed} of {plural(one.failed + one.runs, 'run')} {where}"
+        for name, one in timings.items()
+        if one is not None and one.failed and one.runs
+    ]
 
 
 def _doubts_of_judgement(ranker: Ranker) -> list[str]:

@@ -8,20 +8,24 @@ model that was never judged does not rank, nor does one where the cost of prepar
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from embeddb.core.config import Config
 from embeddb.core.timing import TimingSummary
+from embeddb.ranking.order_reason import often_failed
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import default_candidate
 from embeddb.ranking.rankers.choose import FEWEST_NEIGHBOURS, Rankers
-from embeddb.ranking.rankers.order import likely_last
+from embeddb.ranking.rankers.order import MOST_CHOSEN, likely_last
+from embeddb.ranking.rankers.search import SearchRanker
 from embeddb.ranking.recommendation import Candidate
 
 #: Fewest measured configurations of a choice.
 _FEWEST_MEASURED = 2
+#: Fewest candidates that are ranked: the largest set to try, the default, and some behind them.
+_FEWEST_RANKED = 2 * MOST_CHOSEN + 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,7 +34,8 @@ class RankedCandidates:
     ranked them; `rankers` are those of the query, `model` is the version of the cost model that any
     candidate rests on, else empty. `unjudged` is the reason why the quality of such answers is
     unknown; empty where it is known. `untried` never ran here and are expected to beat all that
-    did, by the low ends of their gains."""
+    did, by the low ends of their gains. `beyond` are the next candidates that are no longer part of
+    the answer: some rank behind others with a lower gain."""
 
     rankers: Rankers
     source: str
@@ -39,6 +44,7 @@ class RankedCandidates:
     model: str = ""
     unjudged: str = ""
     untried: Sequence[Candidate] = ()
+    beyond: Sequence[Candidate] = ()
 
     @property
     def first(self) -> Config:
@@ -53,7 +59,10 @@ def answer(query: Query, count: int) -> RankedCandidates:
     space."""
     rankers = Rankers(query)
     ranker = rankers.chosen
-    enough = count + len(query.own.timings) + len(query.own.other_width)
+    # Behind the sets that rankers choose, the best of those skipped comes first. One answer needs
+    # no search, which takes longer than the rest of the query.
+    fewest = 1 if count == 1 and isinstance(ranker, SearchRanker) else _FEWEST_RANKED
+    enough = max(count, fewest) + len(query.own.timings) + len(query.own.other_width)
     rest = likely_last(query, _not_failed(query, list(islice(ranker.candidates(), enough))))
     model = query.prediction.version if ranker.by_model else ""
     timed = _from_timings(query, query.own.timings)
@@ -64,7 +73,8 @@ def answer(query: Query, count: int) -> RankedCandidates:
         return _looked_up(rankers, "other-width", timed, rest, count, model)
     near = len(query.vote.neighbours) >= FEWEST_NEIGHBOURS and bool(query.vote.configs)
     if rest and (near or ranker.by_model):
-        return RankedCandidates(rankers, ranker.source, ranker.name, rest[:count], model)
+        shown, beyond = rest[:count], rest[count:]
+        return RankedCandidates(rankers, ranker.source, ranker.name, shown, model, beyond=beyond)
     static = rankers.static_best
     average = likely_last(query, _not_failed(query, list(islice(static.candidates(), enough))))
     ranked = [c for c in average if c.score < 0.0]
@@ -114,6 +124,7 @@ def _from_timings(
     default = timings.get(query.default)
     base = math.inf if default is None else cost_of(default, query.calls)
     origin = f"measured at {query.own.other_op}" if other_width else "measured here"
+    behind: Mapping[Config, str] = {} if other_width else query.own.behind
     candidates = []
     for config, timing in timings.items():
         cost = cost_of(timing, query.calls)
@@ -128,7 +139,7 @@ def _from_timings(
                 expected_gain=gain,
                 seconds=None if other_width else timing.seconds,
                 status=None if other_width else timing.status,
-                order_reason="" if other_width else query.own.behind.get(config, ""),
+                order_reason=often_failed(timing) or behind.get(config, ""),
             )
         )
     return sorted(candidates, key=lambda c: (bool(c.order_reason), c.score, str(c.config)))

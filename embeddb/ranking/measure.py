@@ -5,40 +5,39 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from embeddb.core.checked_run import checked_run
+from embeddb.core.checked_run import exact_runs
 from embeddb.core.config import Config, Op
-from embeddb.core.records import Measurement, Run, in_context
+from embeddb.core.records import Measurement, Run
 from embeddb.core.reports import Progress
 from embeddb.core.timing import (
     APART,
     State,
     TimingSummary,
-    between,
     distance,
-    state_now,
     state_of,
     summarise_runs,
 )
 from embeddb.core.wording import plural
 from embeddb.core.workload import Workload
 from embeddb.index.lookup import Lookup
+from embeddb.index.recorder import Machine, Recorder
 from embeddb.platforms.platform import Platform, platform_here, runner_for
 from embeddb.ranking.alternatives import Deepen, renewed
 from embeddb.ranking.answers import keep
 from embeddb.ranking.break_even import measured_break_even
 from embeddb.ranking.confidence import UNCHECKED, default_fails
-from embeddb.ranking.order_reason import with_order_reasons
+from embeddb.ranking.order_reason import often_failed, with_order_reasons
 from embeddb.ranking.recommendation import Candidate, Recommendation
 
 #: Most reasons of failed runs that are displayed.
 _REASONS = 3
-#: Measures configurations, or replays them, in the order given.
+#: Measures configurations, or replays them, in the order given; first those with known results.
 Measure = Callable[[Sequence[Config]], Iterable[tuple[Config, Measurement]]]
 #: Measures candidates of an answer, and returns them.
 Search = Callable[[Recommendation, Measure], list[Candidate]]
@@ -68,7 +67,8 @@ def measure_answer(
     *,
     progress: Progress | None = None,
 ) -> Recommendation:
-    """Run default and candidates on this machine, store the runs, rank by the measured times.
+    """Run default and candidates on this machine, store the runs, rank by the measured times. On a
+    simulated platform stored runs count, and nothing runs twice.
 
     Raises: RunnerUnavailable if the platform cannot be measured here, or the machine fails
     meanwhile: earlier measurements are stored.
@@ -78,29 +78,30 @@ def measure_answer(
     here = platform_here(runner, threads=options.threads)
     op = Op.parse(answer.op)
     usual = lookup.store.usual_at(here.id)()
-    before = state_now(runner, threads=options.threads)
-    runs: list[Run] = []
+    machine = Machine(lookup, runner, here, options)
+    recorder, runs = Recorder(machine, pattern, op, f"query:{answer.id}"), list[Run]()
     total = len(_measured(answer)) * (how.rounds + (search is not None))
+    stored = machine.known(pattern, op)
 
     def run(configs: Sequence[Config]) -> Iterator[tuple[Config, Measurement]]:
-        for config, m in checked_run(runner, pattern, op, configs, options=options):
-            runs.append(Run(pattern.id, op, here.id, config, m, f"query:{answer.id}"))
+        yield from ((config, stored[config].measurement) for config in configs if config in stored)
+        fresh = [config for config in configs if config not in stored]
+        for one in recorder.measure(fresh):
+            stored.update(exact_runs([one]) if here.simulated else {})
             if progress is not None:
-                progress("measure", len(runs), total)
-            yield config, m
+                progress("measure", len(recorder.runs), total)
+            yield one.config, one.measurement
 
-    state: dict[str, float] = {}
     try:
         # A simulator is deterministic.
         answer = _candidates_run(answer, run, 1 if here.simulated else how.rounds, search)
     finally:  # measurements are stored even after an interrupt or an error of the tuner
-        state = between(before, state_now(runner, threads=options.threads))
-        runs = [replace(run, measurement=in_context(run.measurement, state)) for run in runs]
-        if runs and not lookup.store.readonly:
-            lookup.record(runs, pattern, here)
+        runs = recorder.finish() if lookup.store.readonly else recorder.keep()
+    ran = {run.config for run in runs}
+    runs += [stored[c] for c in _measured(answer) if c in stored and c not in ran]
     done = measured_break_even(ranked_by_time(answer, summarise_runs(runs)), runs)
     warnings = [*done.warnings, *_failures(runs)]
-    warnings += filter(None, [state_warning(state, usual)])
+    warnings += filter(None, [state_warning(runs[0].measurement.context, usual)])
     done = msgspec.structs.replace(done, platform=here.id, warnings=warnings)
     if not lookup.store.readonly:
         done = keep(lookup, done)
@@ -160,15 +161,22 @@ def ranked_by_time(
     for candidate in answer.candidates:
         curve = curves[Config(candidate.config)]
         seconds = curve.seconds if math.isfinite(curve.seconds) else None
-        timed = {"seconds": seconds, "status": curve.status, "order_reason": ""}
-        measured.append(msgspec.structs.replace(candidate, **timed))
+        measured.append(
+            msgspec.structs.replace(
+                candidate,
+                seconds=seconds,
+                status=curve.status,
+                failure=curve.failing if curve.failed else None,
+                order_reason=often_failed(curve),
+            )
+        )
     calls = answer.calls or math.inf
 
     def cost(c: Candidate) -> float:
         """Seconds per call, with the preparation shared out over the calls."""
         return (c.seconds or 0.0) + curves[Config(c.config)].conversion_s / calls
 
-    measured.sort(key=lambda c: (c.seconds is None, cost(c), c.score))
+    measured.sort(key=lambda c: (c.seconds is None, bool(c.order_reason), cost(c), c.score))
     default, default_s = curves.get(Config(answer.default)), None
     warnings = [line for line in answer.warnings if not line.startswith(UNCHECKED)]
     if default is not None and math.isfinite(default.seconds):

@@ -20,6 +20,7 @@ from embeddb.ranking.recommendation import LIKELY, Candidate, Recommendation
 
 #: Reasons why a measured configuration ranks behind the others (`Candidate.order_reason`).
 NOT_REMEASURED, SLOWER_IN_A_ROW = "search run", "slower in a row"
+FAILURE_RISK = "failure risk"
 #: The reasons, as `Candidate.order_reason` has them, and what each means.
 REASONS = {
     NOT_REMEASURED: "timed once, in a search: the fastest of many such is mostly the luckiest, so "
@@ -28,7 +29,7 @@ REASONS = {
     "measured": "ranked by its measured time, not by the expected gain",
     "unmeasured": "expected only, so ranked behind what was measured",
     "failed": "it failed when it was measured",
-    "failure risk": "it fails more often than not, so it is ranked behind the others",
+    FAILURE_RISK: "it fails as often as not, or more often, so it is ranked behind the others",
     "default kept": "no other is expected to gain enough over the default to replace it unmeasured",
     "ran elsewhere": "the first answer must have run on this machine or on two others (anywhere, "
     "where few are known); what ranks behind it did not",
@@ -43,11 +44,13 @@ _INEXACT = (
 _EQUAL = 1e-9
 
 
-def with_order_reasons(answer: Recommendation) -> Recommendation:
+def with_order_reasons(answer: Recommendation, beyond: Sequence[Candidate] = ()) -> Recommendation:
     """The answer with an `order_reason` for each candidate that ranks before one with a higher
-    expected gain, or for a reason of its own behind one with a lower; empty for all others."""
+    expected gain, or for a reason of its own behind one with a lower; empty for all others.
+    `beyond` rank behind these without being part of the answer."""
+    whole = msgspec.structs.replace(answer, candidates=[*answer.candidates, *beyond])
     candidates = [
-        msgspec.structs.replace(one, order_reason=_reason(answer, at))
+        msgspec.structs.replace(one, order_reason=_reason(whole, at))
         for at, one in enumerate(answer.candidates)
     ]
     return msgspec.structs.replace(answer, candidates=candidates)
@@ -89,7 +92,7 @@ def _why_behind(answer: Recommendation, at: int) -> str:
     before = [c for c in answer.candidates[:at] if _gains_more(one, c)]
     if not before:
         return ""
-    if one.order_reason in (NOT_REMEASURED, SLOWER_IN_A_ROW):
+    if one.order_reason in (NOT_REMEASURED, SLOWER_IN_A_ROW, FAILURE_RISK):
         return one.order_reason
     if _is_measured(one):
         return ""
@@ -97,7 +100,13 @@ def _why_behind(answer: Recommendation, at: int) -> str:
         return "failed"
     if any(c.seconds is not None for c in before):
         return "unmeasured"
-    return "failure risk" if (one.failure or 0.0) >= LIKELY else ""
+    return FAILURE_RISK if (one.failure or 0.0) >= LIKELY else ""
+
+
+def often_failed(timing: TimingSummary) -> str:
+    """The reason why a configuration with a time ranks behind the others if it fails often; else
+    empty."""
+    return FAILURE_RISK if timing.failing >= LIKELY and math.isfinite(timing.seconds) else ""
 
 
 def _is_measured(one: Candidate) -> bool:

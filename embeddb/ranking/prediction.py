@@ -58,7 +58,7 @@ def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) ->
     """The query with predictions of the cost model for its op and platform, or a note why there are
     none."""
     model, note = lookup.usable_model(query.platform, query.op)
-    if model is None or not _ranks(model, query.op):
+    if not ranks(model, query.op):
         model = _learned(query, lookup) or model
     if note:
         query = query.with_prediction(note=note)
@@ -80,9 +80,11 @@ def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) ->
         return query.with_prediction(note=f"cost model {model.version} is not used: {e}")
 
 
-def _ranks(model: CostModel, op: Op) -> bool:
-    """True if queries rank by a trained model: it is of every machine, or better than the vote with
-    groups held out."""
+def ranks(model: CostModel | None, op: Op) -> bool:
+    """True if there is a trained model by which queries rank: it is of every machine, or better
+    than the vote with groups held out."""
+    if model is None:
+        return False
     figures = judged(model.card, op, near=True)
     if model.machines:
         return bool(figures)
@@ -256,16 +258,28 @@ def foreign_winners(store: Store | None, query: Query) -> list[Config]:
         same = (partition.op.name, partition.op.dtype) == (query.op.name, query.op.dtype)
         if source is None or source.name == query.platform.name or not same:
             continue
-        normal = store.usual_at(source.id)
-        curves = (summarise_runs(store.runs(source.id, partition.op, i), normal) for i in ids)
-        best = [min(c, key=lambda config: c[config].seconds) for c in curves if c]
-        wanted = list(dict.fromkeys(best))[: _MOST_FOREIGN - len(winners)]
+        wanted = _fastest(store, source.id, partition.op, ids, _MOST_FOREIGN - len(winners))
         try:
             near = nearest_configs(query.platform, source, query.op, wanted, sizes=info.sizes)
         except EmbeddbError:  # a loop nest that needs a size nobody knows
             continue
         winners.update((n.config, None) for n, *_ in near if n.distance is not None)
+        if len(winners) >= _MOST_FOREIGN:
+            break
     return list(winners)
+
+
+def _fastest(store: Store, platform: str, op: Op, ids: Sequence[str], most: int) -> list[Config]:
+    """The fastest configuration on each workload where any ran; at most `most`."""
+    normal, fastest = store.usual_at(platform), dict[Config, None]()
+    for pattern_id in ids:
+        timings = summarise_runs(store.runs(platform, op, pattern_id), normal)
+        seconds = {c: one.seconds for c, one in timings.items() if math.isfinite(one.seconds)}
+        if seconds:
+            fastest[min(seconds, key=seconds.__getitem__)] = None
+        if len(fastest) >= most:
+            break
+    return list(fastest)
 
 
 def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = "") -> Query:

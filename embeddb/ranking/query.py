@@ -221,6 +221,12 @@ class Query:
         """Gains float64[k,c] of the vote; for tuners."""
         return self.vote.gains
 
+    @property
+    def failing(self) -> dict[Config, float]:
+        """Share of failed runs on the very pattern, of each configuration that failed there."""
+        timings = self.own.timings.items()
+        return {self.space.canonical(c): one.failing for c, one in timings if one.failed}
+
     def with_prediction(self, **fields: Any) -> Query:
         """Return the query with these fields of its prediction replaced."""
         return replace(self, prediction=replace(self.prediction, **fields))

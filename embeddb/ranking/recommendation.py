@@ -16,6 +16,8 @@ from embeddb.ranking.kernel_view import KernelView
 
 #: Beginning of the warning that the default has no time on the queried workload.
 DEFAULT_FAILS = "the default does not run on this pattern"
+#: Part of the warning on an answer that its database does not have.
+NOT_STORED = "this answer was not stored"
 #: Failure chance from which a configuration is ranked behind all others.
 LIKELY = 0.5
 
@@ -54,12 +56,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     `origin` names its evidence; `voters` counts the neighbours that ran it. `seconds` and `status`
     are set once it was measured here. `break_even_calls` is the number of calls that amortise its
     preparation relative to the default (0: nothing to prepare; None: not faster, or unknown).
-    `failure` is the chance that it fails on the queried workload (None: nothing ever failed, or it
-    was measured here); it failed on `failed_on` of `tried_on` measured patterns. `order_reason` is
-    the reason why it is ranked out of the order of the expected gains
-    (`embeddb.ranking.order_reason.REASONS`; empty: it is not). `terms` of the first candidate add
-    up to the logarithm of its `expected_gain`. An `inexact` one rounds its operands to a shorter
-    type.
+    `failure` is the chance that it fails on the queried workload, where it failed here the share of
+    its runs (None: nothing ever failed, or it was measured here without a failure); it failed on
+    `failed_on` of `tried_on` measured patterns. `order_reason` is the reason why it is ranked out
+    of the order of the expected gains (`embeddb.ranking.order_reason.REASONS`; empty: it is not).
+    `terms` of the first candidate add up to the logarithm of its `expected_gain`. An `inexact` one
+    rounds its operands to a shorter type.
     """
 
     config: dict[str, Any]

@@ -51,8 +51,9 @@ class CopyReport(Report):
 def copy_database(source: Store, place: str, *, progress: Progress | None = None) -> CopyReport:
     """Make `place` a copy of an open database, of its state when the copy begins. Raises:
     StoreError where something exists already; an interrupted copy of the same source is continued.
-    StoreReadOnly, StoreFull, StoreLocked as every write."""
+    StoreCorrupt for a damaged source; StoreReadOnly, StoreFull, StoreLocked as every write."""
     started = time.monotonic()
+    source.refuse_damage()
     there = is_database(place)
     target = open_engine(place, create=not there)
     try:

@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 def generation_of(txn: Txn) -> int:
-    """Counter that rises with every write of runs or vectors. Raises: StoreCorrupt."""
+    """Counter that rises with every write of evidence. Raises: StoreCorrupt."""
     generation = int.from_bytes(txn.get("meta", b"generation") or b"", "big")
     if generation >= 1 << 63:
         raise StoreCorrupt("the database has an impossible generation number")

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import lmdb
 
-from embeddb.core.errors import StoreError, StoreFull, StoreLocked
+from embeddb.core.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked
 from embeddb.core.files.safe_write import sync
 from embeddb.store.engine import ADDED, TABLES, Engine, SealedTxn, Txn, sealed, unsealed
 from embeddb.store.failures import opened_readonly, refuse_fork, translating
@@ -42,6 +42,8 @@ T = TypeVar("T")
 #: A data file up to this size is checked whole when it is opened, which takes some milliseconds;
 #: a larger one before all of it is read.
 _SMALL_BYTES = 1 << 20
+#: Most looks at pages that another process writes to.
+_LOOKS = 5
 
 
 class _LmdbTxn(SealedTxn):
@@ -389,16 +391,21 @@ class LmdbEngine(Engine):
 
     def refuse_damage(self) -> None:
         refuse_fork(self._pid, self.place)
-        # Pages that this reader can reach are not written to until it ends.
-        with self.read(), translating(self._folder, OSError):
-            refuse_broken(self._folder)
+        for left in reversed(range(_LOOKS)):
+            seen = self._env.info()["last_txnid"]
+            try:
+                # Pages that this reader can reach are not written to until it ends.
+                with self.read(), translating(self._folder, OSError):
+                    return refuse_broken(self._folder)
+            except StoreCorrupt:
+                # In a folder of others, where it cannot be registered, they may be.
+                if not left or self._env.info()["last_txnid"] == seen:
+                    raise
 
     def problems(self) -> list[str]:
         refuse_fork(self._pid, self.place)
-        with self._writer_lock(self.readonly):
-            faults = broken_pages(self._folder)  # a page being written looks damaged
-        if faults:
-            # Reading through damaged pages could end the process.
-            return [f"{DATA_FILE}: {fault}" for fault in faults]
-        with self.read() as txn:
+        with self.read() as txn:  # as in `refuse_damage`
+            if faults := broken_pages(self._folder):
+                # Reading through damaged pages could end the process.
+                return [f"{DATA_FILE}: {fault}" for fault in faults]
             return [text for table in TABLES for text in txn.damaged(table)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,7 +31,14 @@ _LOCK_BYTES = 192 + 64 * (_READERS - 1)
 #: Size of a file with two meta pages and no table.
 _BEGUN_BYTES = 2 * mmap.PAGESIZE
 _FIRST_MAP = 1 << 26
-_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "ceph", "lustre"}
+_MOUNTS = Path("/proc/self/mounts")
+#: Types of network file systems, and the escapes of a blank, a tab, a newline, a backslash or a
+#: hash in the path of a mount.
+_NETWORK = {
+    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "fuse.sshfs", "ceph", "fuse.ceph"),
+    *("lustre", "gpfs", "beegfs", "fuse.glusterfs", "orangefs", "pvfs2", "panfs", "wekafs"),
+}
+_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 def opened(folder: Path, *, readonly: bool, create: bool = False) -> Any:
@@ -150,15 +158,16 @@ def _refuse_network(folder: Path) -> None:
     """Refuse a network file system, on which LMDB's memory map is not coherent."""
     best, kind = "", ""
     try:
-        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+        mounts = os.fsdecode(_MOUNTS.read_bytes())  # paths need not be text
     except OSError:
         return
-    for line in mounts.splitlines():
-        fields = line.split()
-        if len(fields) > 2 and len(fields[1]) >= len(best):
-            root = fields[1].rstrip("/") + "/"
-            if f"{folder.resolve()}/".startswith(root):
-                best, kind = fields[1], fields[2]
+    inside = f"{folder.resolve()}/"
+    for line in mounts.split("\n"):
+        fields = line.split(" ")
+        if len(fields) > 2:
+            path = _ESCAPE.sub(lambda code: chr(int(code[1], 8)), fields[1])
+            if len(path) >= len(best) and inside.startswith(path.rstrip("/") + "/"):
+                best, kind = path, fields[2]
     if kind in _NETWORK:
         raise StoreError(
             f"{folder}: on a network file system ({kind}), where LMDB loses data",

@@ -14,7 +14,7 @@ from embeddb.core.errors import StoreCorrupt, StoreError
 from embeddb.core.records import WorkloadInfo
 from embeddb.platforms.platform import Platform
 from embeddb.store import codec
-from embeddb.store.engine import Txn
+from embeddb.store.engine import Txn, raise_generation
 
 V = TypeVar("V")
 #: Largest number of fields that a contradiction lists by name.
@@ -84,24 +84,46 @@ def look_ahead(txn: Txn, infos: Iterable[WorkloadInfo]) -> None:
     txn.get_many("pattern", [*keys, *aliases])
 
 
-def merge_infos(txn: Txn, infos: Collection[WorkloadInfo]) -> None:
-    """Apply `merge_info` to each."""
-    look_ahead(txn, infos)
-    for info in infos:
-        merge_info(txn, info)
-
-
 def merge_info(txn: Txn, info: WorkloadInfo) -> None:
+    """Apply `merge_infos` to one."""
+    merge_infos(txn, [info])
+
+
+def merge_infos(txn: Txn, infos: Collection[WorkloadInfo]) -> None:
     """Store our own facts: where they differ from stored ones, they are newer."""
+    look_ahead(txn, infos)
+    _count_changed(txn, [key for info in infos if (key := _merge(txn, info))])
+
+
+def _merge(txn: Txn, info: WorkloadInfo) -> bytes:
     target, info = _addressed(txn, info)
     if info.name:
         txn.put("name", name_key(info.name) + target, b"")
     raw = txn.get("pattern", target)
-    if raw is not None:
-        info = _merged(codec.decode_info(raw), info)
+    stored = info if raw is None else codec.decode_info(raw)
+    full = info if raw is None else _merged(stored, info)
+    return _put_info(txn, target, raw, stored, full)
+
+
+def _put_info(
+    txn: Txn, key: bytes, raw: bytes | None, stored: WorkloadInfo, info: WorkloadInfo
+) -> bytes:
+    """Store facts in place of `raw`, which is of `stored`; return the key if the family or a size
+    changed, else nothing."""
     encoded = codec.encode_info(info)
     if encoded != raw:
-        txn.put("pattern", target, encoded)
+        txn.put("pattern", key, encoded)
+    return key if (stored.family, stored.sizes) != (info.family, info.sizes) else b""
+
+
+def _count_changed(txn: Txn, keys: Sequence[bytes]) -> None:
+    """Count workloads as changed wherever they ran: votes are fitted by families, and a default may
+    depend on sizes."""
+    if keys:
+        tables = [number for _, number in txn.scan("partition")]
+        ran = txn.get_many("member", [number + key for number in tables for key in keys])
+        if ran:
+            raise_generation(txn, ran)
 
 
 def _addressed(txn: Txn, info: WorkloadInfo) -> tuple[bytes, WorkloadInfo]:
@@ -113,39 +135,47 @@ def _addressed(txn: Txn, info: WorkloadInfo) -> tuple[bytes, WorkloadInfo]:
     return target, info
 
 
-def complete_info(txn: Txn, info: WorkloadInfo) -> Contradiction | None:
+def complete_infos(txn: Txn, infos: Collection[WorkloadInfo]) -> list[Contradiction]:
     """Store facts of an import: they only fill empty fields. If the structure of a workload is
     stored, its imported features are ignored, since they follow from the structure."""
+    look_ahead(txn, infos)
+    done = [_complete(txn, info) for info in infos]
+    _count_changed(txn, [key for key, _ in done if key])
+    return [against for _, against in done if against is not None]
+
+
+def _complete(txn: Txn, info: WorkloadInfo) -> tuple[bytes, Contradiction | None]:
     target, info = _addressed(txn, info)
     raw, structure = txn.get("pattern", target), txn.get("structure", target)
     if not info.sizes.possible:
-        return Contradiction(f"pattern {info.id}", f"{info.sizes} is impossible", refused=True)
+        return b"", Contradiction(f"pattern {info.id}", f"{info.sizes} is impossible", refused=True)
     stored = info if raw is None else codec.decode_info(raw)
     if (info.kind, info.named or stored.named) != (stored.kind, stored.named or info.named):
         says = f"says {info.kind} of {info.sizes}, stored as {stored.kind} of {stored.sizes}"
-        return Contradiction(f"pattern {info.id}", says, refused=True)
+        return b"", Contradiction(f"pattern {info.id}", says, refused=True)
     sizes = stored.sizes if structure is None else codec.structure_sizes(structure)
     if any(a != b for a, b in zip(info.sizes, sizes, strict=True) if a >= 0 and b >= 0):
         kind = "stored as" if structure is None else "its structure is"
         says = f"says {info.sizes}, {kind} {sizes}"
-        return Contradiction(f"pattern {info.id}", says, refused=True)
+        return b"", Contradiction(f"pattern {info.id}", says, refused=True)
     full, other = info, list[str]()
     if raw is not None:
         full, other = _completed(stored, info, structured=structure is not None)
-    encoded = codec.encode_info(full)
-    if encoded != raw:
-        txn.put("pattern", target, encoded)
-        if full.name and (raw is None or not stored.name):
-            txn.put("name", name_key(full.name) + target, b"")
-    return _keeps_fields(f"pattern {info.id}", other)
+    if full.name and (raw is None or not stored.name):
+        txn.put("name", name_key(full.name) + target, b"")
+    changed = _put_info(txn, target, raw, stored, full)
+    return changed, _keeps_fields(f"pattern {info.id}", other)
 
 
 def _completed(
     stored: WorkloadInfo, incoming: WorkloadInfo, *, structured: bool
 ) -> tuple[WorkloadInfo, list[str]]:
     """Stored facts with their gaps filled, and the names of conflicting fields."""
-    fields = ("name", "group", "thumbnail")
-    pairs = ((name, getattr(stored, name), getattr(incoming, name)) for name in fields)
+    pairs = (
+        ("name", stored.name, incoming.name),
+        ("group", _own_group(stored), _own_group(incoming)),
+        ("thumbnail", stored.thumbnail, incoming.thumbnail),
+    )
     other = [name for name, own, new in pairs if own and new and own != new]
     other += [f"features.{name}" for name in _differing(stored.features, incoming.features)]
     other += [f"about.{name}" for name in _differing(stored.about, incoming.about)]
@@ -153,13 +183,24 @@ def _completed(
     return msgspec.structs.replace(stored, **{**_filled(stored, incoming), **features}), other
 
 
+def _own_group(info: WorkloadInfo) -> str:
+    """The group; empty where it is the name, which is the group of a file without one."""
+    return info.group if info.group != info.name else ""
+
+
+def _group(first: WorkloadInfo, second: WorkloadInfo) -> str:
+    """The group of the first that has one of its own."""
+    return _own_group(first) or _own_group(second) or first.group or second.group
+
+
 def _filled(first: WorkloadInfo, second: WorkloadInfo) -> dict[str, Any]:
     """Fields of the first, those of the second in place of its empty ones."""
     sizes = zip(("m", "n", "nnz"), first.sizes, second.sizes, strict=True)
-    texts = ("name", "group", "thumbnail", "named")
+    texts = ("name", "thumbnail", "named")
     return {
         **{name: b if a < 0 else a for name, a, b in sizes},
         **{name: getattr(first, name) or getattr(second, name) for name in texts},
+        "group": _group(first, second),
         "features": {**second.features, **first.features},
         "about": {**second.about, **first.about},
     }
@@ -168,7 +209,7 @@ def _filled(first: WorkloadInfo, second: WorkloadInfo) -> dict[str, Any]:
 def _merged(old: WorkloadInfo, new: WorkloadInfo) -> WorkloadInfo:
     own = {
         "name": old.name or new.name,
-        "group": old.group or new.group,
+        "group": _group(old, new),
         "stub": old.stub and new.stub,
         "kind": new.kind if old.workload.sparse else old.kind,
     }

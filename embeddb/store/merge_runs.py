@@ -17,8 +17,7 @@ from embeddb.store.engine import Txn, raise_generation
 from embeddb.store.merge_facts import (
     Contradiction,
     adopted_info,
-    complete_info,
-    look_ahead,
+    complete_infos,
     merge_info,
     resolved,
 )
@@ -253,10 +252,9 @@ def importing(
     workloads = list(coded)
 
     def body(txn: Txn) -> AppendResult:
-        look_ahead(txn, infos)
-        conflicts = [complete_info(txn, info) for info in infos]
-        conflicts += [_complete_code(txn, one) for one in workloads]
-        against = [*unfit, *(c for c in conflicts if c is not None)]
+        against = [*unfit, *complete_infos(txn, infos)]
+        coded = (_complete_code(txn, one) for one in workloads)
+        against += [c for c in coded if c is not None]
         origin = RunOrigin(True, 0 if pushing is None else pushing.number(txn))
         done = add_runs(txn, ((*run, origin) for run in keyed), against)
         if pushing is not None:

@@ -28,6 +28,7 @@ from embeddb.store.engine import (
     Engine,
     Txn,
     generation_of,
+    raise_generation,
     refuse_other_schema,
     refuse_unfinished,
     text_of,
@@ -417,8 +418,10 @@ class Store:
         def body(txn: Txn) -> None:
             raw = txn.get("platform", key)
             stored = {} if raw is None else _stored_platform(platform_id, raw).environment
-            value = _StoredPlatform(text, {**stored, **facts})
-            txn.put("platform", key, msgspec.json.encode(value))
+            value = msgspec.json.encode(_StoredPlatform(text, {**stored, **facts}))
+            if raw is not None and value != raw:
+                raise_generation(txn)  # stored runs have another meaning, or another machine
+            txn.put("platform", key, value)
 
         self._engine.write(body)
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Op
+from embeddb.core.records import Run
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.pooling import Source
 from embeddb.index.view import View, losses_before_and_after
@@ -32,6 +33,12 @@ class Tally:
     matrices: set[str] = field(default_factory=set)
     runs: int = 0
     failures: int = 0
+
+    def add(self, runs: Sequence[Run]) -> None:
+        """Count runs of one matrix."""
+        self.matrices |= {run.pattern_id for run in runs}
+        self.runs += len(runs)
+        self.failures += sum(not run.measurement.ok for run in runs)
 
 
 @dataclass(frozen=True, slots=True)

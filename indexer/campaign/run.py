@@ -15,7 +15,7 @@ from embeddb.core.checked_run import checked_run
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, MatrixError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement
+from embeddb.core.records import HARDWARE_S, Measurement
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.timing import state_now
 from embeddb.core.workload import matrices_only
@@ -45,7 +45,6 @@ from indexer.campaign.plan import (
     static_top,
 )
 from indexer.embed import embed
-from indexer.runners.base import HARDWARE_S
 
 #: Ends of programs in a row after which the machine is tried before others are.
 _KILLED_IN_A_ROW = 5

@@ -8,7 +8,7 @@ import keyword
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
 from pathlib import Path
@@ -23,6 +23,7 @@ from embeddb.platforms.platform import parse_platform
 from embeddb.platforms.space.expression import FUNCTIONS
 from embeddb.platforms.space.rules import MAX_TEXT, MAX_VALUES, SYMBOLS
 from indexer.ingest import completed, reader_of
+from indexer.readers.base.column_values import names_session, numbers_repeats
 from indexer.readers.base.lines import read_rows
 from indexer.readers.base.proposal import propose
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
@@ -54,13 +55,14 @@ class Drafted:
 
 
 def drafted_parameters(
-    rows: Sequence[RunRow], names: Iterable[str]
+    rows: Sequence[RunRow], columns: Mapping[str, str], mapped: Collection[str] = ()
 ) -> tuple[list[Drafted], dict[str, str]]:
-    """The parameters among the columns, and for the others the reason why they are none."""
+    """The parameters among the columns, which are by parameter, and for the others the reason why
+    they are none. The caller has `mapped` some: the names of these columns do not count."""
     params: list[Drafted] = []
     others: dict[str, str] = {}
-    for name in names:
-        reason = _no_choice(rows, name)
+    for name, column in columns.items():
+        reason = _no_choice(rows, name) or ("" if name in mapped else _no_name(name, column))
         if reason:
             others[name] = reason
         else:
@@ -68,6 +70,14 @@ def drafted_parameters(
     configs = [row.config for row in rows]
     steady = [p for p in params if all(p.name in config for config in configs)]
     return [p if p in steady else _conditional(p, steady, configs) for p in params], others
+
+
+def _no_name(name: str, column: str) -> str:
+    """Reason why a column is no parameter by its name alone; empty if it may be one."""
+    kind = "a repeat" if numbers_repeats(column) else "a session or machine"
+    if numbers_repeats(column) or names_session(column):
+        return f"of {kind} by its name; --map config.{name}={column} makes it a parameter"
+    return ""
 
 
 def _values(rows: Sequence[RunRow], name: str) -> list[Value]:
@@ -281,7 +291,8 @@ def _as_proposed(path: Path, reader: str, options: ReadOptions) -> ReadOptions:
 
     Raises: UsageError naming a fact that cannot be inferred from the log.
     """
-    kernels = [options.op.name] if options.op is not None else _KERNELS
+    stated = options.op.name if options.op is not None else options.op_name
+    kernels = [stated] if stated else _KERNELS
     blank = parse_platform(_BLANK.replace("KERNELS", json.dumps(kernels)))
     cycles = LogTable(unit=options.unit, clock_ghz=1.0, counts_cycles=options.unit == "cycles")
     proposal = propose(path, reader, blank, replace(completed(options, blank), log=cycles))

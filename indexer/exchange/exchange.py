@@ -34,6 +34,7 @@ from indexer.exchange.export_records import (
     write_nests,
 )
 from indexer.exchange.importer import Importer, ImportReport, RecordReport
+from indexer.ingest import rejects_places
 from indexer.readers.embeddb import Record, documents
 
 #: Export formats and their file endings.
@@ -218,7 +219,7 @@ def import_file(
     Raises: ReaderError if the file is no export, or of a newer version; also if its end is missing,
     when the records before it are stored.
     """
-    rejects_path = path.with_name(path.name + ".rejects.jsonl") if rejects else None
+    rejects_path = rejects_places(path, db.store, path.name)[0] if rejects else None
     job = Importer(db.store, str(path), rejects_path)
     return job.all_of(documents(path), progress)
 
@@ -265,8 +266,9 @@ def push(
     Pushing the same runs again adds nothing, so an interrupted push is simply repeated.
 
     Raises: NothingFound if there are no such runs; UsageError for an invalid source name;
-    StoreReadOnly, StoreFull, StoreLocked as every write.
+    StoreCorrupt for a damaged data file; StoreReadOnly, StoreFull, StoreLocked as every write.
     """
+    db.store.refuse_damage()
     chosen = _own_partitions(db, platform)
     if not chosen:
         raise NothingFound(f"no runs measured or read here{f' on {platform}' if platform else ''}")

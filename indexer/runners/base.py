@@ -13,8 +13,6 @@ from embeddb.core.records import Measurement
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
 
-#: Context key of a tuner's run: the seconds of compiling and timing.
-HARDWARE_S = "hardware_s"
 #: Limit on memory where `RunOptions.max_bytes` states none and the runner has none of its own.
 _MAX_BYTES = 4 << 30
 

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 import resource
 import selectors
 import signal
@@ -148,16 +149,40 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 _MAX_TIMES = 10_000
+#: Units that may stand behind a number, as `TimeSpec.unit` has them.
+_UNITS = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "s"),
+    **dict.fromkeys(("ms", "msec", "msecs", "millisecond", "milliseconds"), "ms"),
+    **dict.fromkeys(("us", "usec", "usecs", "microsecond", "microseconds"), "us"),
+    **dict.fromkeys(("\N{MICRO SIGN}s", "\N{GREEK SMALL LETTER MU}s"), "us"),
+    **dict.fromkeys(("ns", "nsec", "nsecs", "nanosecond", "nanoseconds"), "ns"),
+    **dict.fromkeys(("cycle", "cycles"), "cycles"),
+}
+_BEHIND = re.compile(r"[ \t]*([^\W\d_]+)")
 
 
 def read_times(spec: TimeSpec, text: str) -> list[float]:
     """Seconds of every repeat. Raises: ValueError with one line if the output has no such times."""
-    raw = spec.regex.findall(text) if spec.regex is not None else _json_field(text, spec.path)
+    if spec.regex is not None:
+        raw: list[Any] = [_matched(match, spec) for match in spec.regex.finditer(text)]
+    else:
+        raw = _json_field(text, spec.path)
     if not raw:
         raise ValueError(f"no time in its {spec.stream}")
     if len(raw) > _MAX_TIMES:
         raise ValueError(f"{len(raw)} times in its {spec.stream}, at most {_MAX_TIMES} are read")
     return [_seconds(value, spec) for value in raw]
+
+
+def _matched(match: re.Match[str], spec: TimeSpec) -> str:
+    """The number. Raises: ValueError if another unit stands right behind it."""
+    number = match[1] or ""
+    behind = _BEHIND.match(match.string, match.end(1)) if number else None
+    unit = _UNITS.get(behind[1], spec.unit) if behind else spec.unit
+    if unit != spec.unit:
+        shown = one_line(match.string[match.start(1) : match.end(1) + 20].splitlines()[0])[:60]
+        raise ValueError(f"a time of {shown!r}, and command.time.unit is {spec.unit!r}")
+    return number
 
 
 def _seconds(value: Any, spec: TimeSpec) -> float:

@@ -110,6 +110,14 @@ def test_a_word_is_an_existing_path_else_an_id_else_a_name(
     with Database.in_memory() as other:
         other.index.add_patterns([known, named_as_an_id])
         assert other.find(known.id).id == known.id
+    (tmp_path / known.name).unlink()
+    for folder in (known.name, known.id, "neither"):
+        (tmp_path / folder).mkdir()
+    assert db.find(known.name).id == db.find(known.id).id == known.id
+    answer = db.query(known.name, platform="tiny", op=OP)
+    assert db.explain(known.name).recommendation.id == answer.id
+    with pytest.raises(MatrixError, match="a folder, not a file"):
+        db.find("neither")
 
 
 def test_an_answer_is_explained_by_its_id_without_reading_a_file(

@@ -423,6 +423,49 @@ def test_numbers_of_samples_agree(
     assert "60 samples, on 8 matrices; learned from " in out and "other runs" in out
 
 
+@pytest.mark.parametrize(("tiles", "points"), [("[1, 2, 4]", 24), ("[1, 2, 4, 8]", 128)])
+def test_an_exhausted_space_needs_more_matrices(
+    tiles: str,
+    points: int,
+    words: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if its points are too few to learn from."""
+    unroll = 'unroll = { type = "int", values = '
+    if points == 24:
+        small = BOARD.replace(f"{unroll}[1, 2, 4, 8]", f"{unroll}[1]")
+        (tmp_path / "board.toml").write_text(small.replace("[1, 2, 4, 8]", tiles))
+    _measured_by(monkeypatch, Law)
+    assert run_verb([*words, "--samples", "200"]) == 0
+    out = capsys.readouterr().out
+    assert f"{points} samples, on 8 matrices" in out and "more samples" not in out
+    assert f"all {points} points are measured" in out and "add matrices" in out
+    assert ("learning curve" in out) == (points == 128)
+    assert run_verb([*words, "--samples", "200", "--json"]) == 0
+    found = _document(capsys)
+    assert found["complete"] and found["further"]["at_most"] is None
+    assert found["space"] == points // 8 and bool(found["held_out"]) == (points == 128)
+
+
+def test_a_small_part_of_a_space_does_not_say_what_more_samples_add(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _measured_by(monkeypatch, Law)
+    assert run_verb([*words, "--samples", "60"]) == 0
+    out = capsys.readouterr().out
+    assert "configurations of the whole space" in out and "500 more samples: not" not in out
+    assert "6.0" not in out and "10.0 points (RMS) off at 50 samples" in out
+    values = ", ".join(map(str, range(1, 129)))
+    large = BOARD.replace("values = [1, 2, 4, 8]", f"values = [{values}]")
+    Path(words[3]).write_text(large.replace('"board"', '"large"'))
+    assert run_verb([*words, "--samples", "60"]) == 0
+    out = capsys.readouterr().out
+    assert "configurations of 16,384, groups held out" in out and "spread over groups" in out
+    assert "500 more samples: not estimated" in out and "at most" not in out
+
+
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [

@@ -16,7 +16,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, MatrixError, SpaceError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run, WorkloadInfo
-from embeddb.core.timing import summarise_runs
+from embeddb.core.timing import is_outlier, summarise_runs
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, parse_platform
 from indexer import calibrate
@@ -457,3 +457,23 @@ def test_the_timer_counts_from_when_it_was_made() -> None:
     timer = Timer(clock, 10.0)
     clock.now = 11.0
     assert (timer.spent_s, timer.left_s) == (4.0, 6.0)
+
+
+class Loaded(Runner):
+    """The machine is half as fast after every second task."""
+
+    states: int = 0
+
+    def state(self, *, threads: int = 0) -> dict[str, float]:
+        self.states += 1
+        return {"copy_gb_s": 5.0 if self.states % 4 == 0 else 10.0}
+
+
+def test_runs_have_the_state_of_the_machine(db: Database, folder: Path) -> None:
+    runner = Loaded(Clock())
+    calibrated(db, runner, 30.0, folder)
+    runs = list(db.store.runs("board@mine", OPS[0]))
+    normal = db.store.usual_at("board@mine")()
+    assert runs and normal == {"copy_gb_s": 10.0}
+    under_load = {is_outlier(run.measurement.context, normal) for run in runs}
+    assert under_load == {True, False}

@@ -157,6 +157,30 @@ def test_results_of_a_small_log_are_no_parameters(tmp_path: Path) -> None:
     assert read(tmp_path, platform) == (len(rows), 0)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["seed", "trial", "rep", "session", "date", "node_id", "power_w", "temperature", "gpu name"],
+)
+def test_repeats_and_the_machine_are_no_parameters_by_their_names(
+    tmp_path: Path, name: str
+) -> None:
+    rows = [f"{row},{at % 2}" for at, row in enumerate(grid_rows())]
+    draft, platform = drafted(tmp_path, rows, f"{HEAD},{name}")
+    own = name.replace(" ", "_")
+    assert own not in {p.name for p in platform.space(OP).params}
+    assert "by its name" in draft.left_out[own] and f"#   {name}: of a" in draft.text
+    mapped = ReadOptions(op=OP, columns={f"config.{own}": name})
+    draft, platform = drafted(tmp_path, rows, f"{HEAD},{name}", mapped)
+    assert own in {p.name for p in platform.space(OP).params}
+
+
+@pytest.mark.parametrize("name", ["threads", "max_iter", "power_limit_w", "index", "nodes"])
+def test_a_name_that_may_be_a_choice_is_a_parameter(tmp_path: Path, name: str) -> None:
+    rows = [f"{row},{at % 2}" for at, row in enumerate(grid_rows())]
+    _, platform = drafted(tmp_path, rows, f"{HEAD},{name}")
+    assert name in {p.name for p in platform.space(OP).params}
+
+
 def test_a_size_that_changes_within_a_matrix_is_asked_about(tmp_path: Path) -> None:
     rows = [f"{m},{cols},5" for m in "abc" for cols in (1024, 2048)]
     with pytest.raises(UsageError, match="line 3") as caught:

@@ -24,10 +24,12 @@ from embeddb.index.scopes import run_matrix_of
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.store import Store, memory_store
 from indexer import ingest as module
+from indexer.coverage import scope_states
 from indexer.embed import adopt_stubs, embed
-from indexer.ingest import IngestReport, ingest
+from indexer.ingest import IngestReport, ingest, rejects_places
 from indexer.library import Library
-from indexer.readers.base.row import ReadOptions
+from indexer.log_identity import RowSubjects
+from indexer.readers.base.row import MatrixRef, ReadOptions
 
 HEAD = ("matrix", "rows", "cols", "nnz", "variant", "time_us")
 
@@ -271,6 +273,29 @@ def test_rejects_go_into_the_database_where_the_log_cannot_be_written(
     Database.open(tmp_path / "db").close()
 
 
+def test_rejects_are_not_written_into_other_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of a log may be shared: only that of the user or of the database is written."""
+    for folder in ("shared/one", "shared/two", "mine"):
+        (tmp_path / folder).mkdir(parents=True)
+    bad = [("m0a", 100, 100, 200, "z", 1.0), ("m0b", 100, 100, 200, "z", 1.0)]
+    rows = {"one": bad[:1], "two": bad[::-1]}
+    logs = [log(tmp_path / "shared" / name / "a.csv", rows[name]) for name in rows]
+    monkeypatch.chdir(tmp_path / "mine")
+    with Database.create(tmp_path / "mine" / "db") as db:
+        files = [Path(read(db.store, path).rejects_file) for path in logs]
+        assert [len(_rejects(file)) for file in files] == [1, 2]
+        assert {file.parent for file in files} == {tmp_path / "mine" / "db"}
+        monkeypatch.chdir(tmp_path)
+        again = read(db.store, logs[0])  # known: its file stays where it is
+        assert (again.resumed_at, Path(again.rejects_file)) == (1, files[0])
+        other = log(tmp_path / "shared" / "one" / "b.csv", bad)
+        assert Path(read(db.store, other).rejects_file).parent == other.parent
+        monkeypatch.chdir(other.parent)
+        assert rejects_places(Path(), db.store, "")[0] == Path(".rejects.jsonl")
+
+
 # -- files that cannot be read -----------------------------------------------------------------
 
 
@@ -382,6 +407,18 @@ def test_two_files_that_disagree_are_both_kept_and_counted(tmp_path: Path) -> No
     )
     at = [c["variant"] for c in partition.evidence.configs].index("c")
     assert curve[at] == pytest.approx(by_law(among[0], 2) * 2)  # the median of 1 and 3
+    (state,) = scope_states(db.index)
+    assert not any("two machines" in line for line in state["missing"])
+
+
+@pytest.mark.parametrize("repeats", [1, 5])
+def test_logs_of_two_machines_under_one_name_are_suspected(tmp_path: Path, repeats: int) -> None:
+    db, rows = Database.in_memory(), repeats * rows_of(patterns(1))
+    read(db.store, log(tmp_path / "a.csv", rows))
+    read(db.store, log(tmp_path / "b.csv", [(*row[:5], row[5] * 20) for row in rows]))
+    embed(db.index)
+    (state,) = scope_states(db.index)
+    assert any("two machines? `index --instance" in line for line in state["missing"])
 
 
 # -- matrices that arrive with the log, or later -----------------------------------------------
@@ -418,6 +455,63 @@ def test_matrices_of_the_library_are_patterns(tmp_path: Path, matrices: Path) ->
         assert info is not None and not info.stub and len(info.thumbnail) == 1024
         assert (info.name, info.group) == (pattern.name, pattern.group)
         assert store.structure(pattern.id) == pattern
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_group_counts_whichever_row_states_it(
+    tmp_path: Path, matrices: Path, whole: bool
+) -> None:
+    store, found = memory_store(), Library(matrices) if whole else None
+    rows = [(*row, "" if row[-2] == VARIANTS[0] else "G") for row in rows_of(patterns())]
+    report = read(store, log(tmp_path / "a.csv", rows, GROUPED), library=found)
+    assert {info.group for info in store.patterns()} == {"G"}
+    assert (report.contradictions, report.patterns + report.stubs) == ([], 20)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_groups_that_contradict_are_reported_and_the_first_is_kept(
+    tmp_path: Path, matrices: Path, whole: bool
+) -> None:
+    store, found = memory_store(), Library(matrices) if whole else None
+    rows = [(*row, f"G{row[-2]}") for row in rows_of(patterns())]
+    file, first = log(tmp_path / "a.csv", rows, GROUPED), f"G{VARIANTS[0]}"
+    reports = [read(store, file, library=found)]
+    reports.append(read(store, file, library=found))  # from the journal
+    (tmp_path / "b.csv").write_text(file.read_text().replace(first, "other"))
+    reports.append(read(store, tmp_path / "b.csv", library=found))  # against the stored ones
+    assert {info.group for info in store.patterns()} == {first}
+    for report in reports:
+        (line,) = report.contradictions
+        assert line.startswith("20 matrices with several groups, of which the first is kept: ")
+        assert line.endswith(", ...") and f"({first}, not " in line
+
+
+def test_later_rows_complete_the_facts_of_a_matrix() -> None:
+    store = memory_store()
+    subjects = RowSubjects(store, Library(None))
+    for ref in (
+        MatrixRef("m", 9, 9, 9, features={"a": 1.0}),
+        MatrixRef("m", 9, 9, 9, features={"a": 2.0, "b": 3.0}, about={"from": "x"}),
+    ):
+        info = subjects.of(ref, "matrix")
+    store.put_patterns(subjects.fresh())
+    for one in (info, *store.patterns()):
+        assert (one.features, one.about) == ({"a": 1.0, "b": 3.0}, {"from": "x"})
+
+
+def test_sizes_that_contradict_are_reported(tmp_path: Path) -> None:
+    store = memory_store()
+    rows = rows_of(patterns())
+    odd = [(m, r + (at % 2), c, z, v, t) for at, (m, r, c, z, v, t) in enumerate(rows)]
+    report = read(store, log(tmp_path / "a.csv", odd))
+    (line,) = report.contradictions
+    assert line.startswith("20 matrices with several sizes, each of which is stored as a matrix")
+    m, r, c, z, *_ = rows[0]
+    assert f"{m} ({r} x {c} with {z} entries and {r + 1} x {c} with {z} entries)" in line
+    later = read(store, log(tmp_path / "b.csv", [(m, r + 7, c, z, "a", 1.0)]))
+    assert later.contradictions and f"{r + 7} x {c}" in later.contradictions[0]
+    partly = read(store, log(tmp_path / "c.csv", [(rows[-1][0], "", "", rows[-1][3], "a", 2.0)]))
+    assert partly.contradictions == []
 
 
 def test_adopted_stubs_answer_as_if_the_matrices_had_been_there(

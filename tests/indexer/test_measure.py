@@ -15,7 +15,9 @@ from embeddb.core.errors import PluginError, SpaceError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
 from embeddb.database import Database
-from indexer.measure import Machine, Measured, MeasureRequest, measure_sample
+from embeddb.index.recorder import Machine
+from indexer.measure import Measured, MeasureRequest, measure_sample
+from indexer.runners.base import RunOptions
 
 HERE = tiny().at("here")
 
@@ -41,7 +43,7 @@ class Lawful:
 
 
 def machine(runner: Any) -> Machine:
-    return Machine(Database.in_memory().index, runner, HERE)
+    return Machine(Database.in_memory().index, runner, HERE, RunOptions())
 
 
 def measured(runner: Any, **asked: Any) -> Measured:

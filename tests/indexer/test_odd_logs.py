@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import gzip
 import json
 import lzma
 from pathlib import Path
@@ -13,9 +14,11 @@ from click.testing import CliRunner, Result
 
 from embeddb.core.config import Op
 from embeddb.core.errors import ReaderError, UsageError
+from embeddb.platforms.log_table import LogTable
 from embeddb.store import Store, memory_store
 from embeddb.ui.cli.main import cli
 from indexer.ingest import IngestReport, ingest, reader_of
+from indexer.readers.base.columns import Plan
 from indexer.readers.base.row import ReadOptions
 
 HEAD = "matrix,variant,time_us\n"
@@ -110,6 +113,20 @@ def test_a_log_of_a_header_alone_has_no_rows(tmp_path: Path) -> None:
     assert not (tmp_path / "d.db").exists()
 
 
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ("m,a\0,1\n", "a NUL or carriage return inside the line"),
+        ('"m,a,1\n' * 3, "a quoted cell runs over the line's end"),
+        ("m" * (1 << 20) + ",a,1\n", "the line is longer than 1 MiB"),
+        ("m,a,1,2,3\n", "5 cells where the header has 3"),
+    ],
+)
+def test_a_log_without_a_usable_row_names_the_first(tmp_path: Path, rows: str, reason: str) -> None:
+    message = refused(log(tmp_path, HEAD + rows))
+    assert f"a.csv:2: {reason}" in message and "no rows" not in message
+
+
 def test_a_log_whose_columns_are_all_taken_lacks_the_matrix(tmp_path: Path) -> None:
     message = refused(log(tmp_path, "variant,time_us\na,1.5\nb,2.5\nc,3.5\n"))
     assert "no column names the matrix: add one, or give --matrix" in message
@@ -135,7 +152,8 @@ def test_a_second_column_that_may_be_the_time_is_refused(tmp_path: Path) -> None
     [
         ("op,width", "spmm,64", "spmm:64"),
         ("op,dtype", "spmm,f64", "spmm:32:f64"),
-        ("op,width", "spmm:16,64", "spmm:16"),
+        ("op,width", "spmm:16,16.0", "spmm:16"),
+        ("op,dtype", "spmm:16,double", "spmm:16:f64"),
         ("op", "spmm", "spmm:32"),
         ("kernel", "spmm", "spmm:32"),
     ],
@@ -145,6 +163,44 @@ def test_an_operation_without_its_width_takes_it_from_beside(
 ) -> None:
     report = read(log(tmp_path, f"matrix,variant,time_us,{head}\nm,a,1.5,{cells}\n"))
     assert (report.added, report.ops) == (1, {op})
+
+
+def test_width_and_dtype_complete_the_operation_of_the_caller(tmp_path: Path) -> None:
+    rows = "".join(f"m,a,1.5,{w},{d}\n" for w in ("", "32", "64") for d in ("float32", "f64", "-"))
+    path = log(tmp_path, f"matrix,variant,time_us,width,dtype\n{rows}")
+    report = read(path, Op.parse("spmm:32"))
+    assert (report.added, report.ops) == (6, {"spmm:32", "spmm:32:f64"})
+    assert set(report.reasons) == {
+        "width 64, where the operation is spmm:32: `--op spmm` takes what the columns have"
+    }
+    report = read(path, Op.parse("spmm:64:f64"))
+    assert (report.added, report.ops) == (4, {"spmm:64:f64"})
+    assert "dtype f32, where the operation is spmm:64:f64" in report.first_reject
+
+
+@pytest.mark.parametrize("cells", ["spmm:16,64,f32", "spmm:16:f64,16,f32"])
+def test_columns_that_contradict_the_operation_reject_the_row(tmp_path: Path, cells: str) -> None:
+    report = read(log(tmp_path, f"matrix,variant,time_us,op,width,dtype\nm,a,1.5,{cells}\n"))
+    assert report.added == 0 and "where the operation is spmm:16" in report.first_reject
+
+
+def test_a_bare_operation_takes_the_width_of_each_row(tmp_path: Path) -> None:
+    rows = ROWS.replace(".5\n", ".5,16\n") + ROWS.replace(".5\n", ".25,64\n")
+    done = index(log(tmp_path, f"matrix,variant,time_us,width\n{rows}"), "--json", op="spmm")
+    assert json.loads(done.stdout)["files"][0]["ops"] == ["spmm:16", "spmm:64"]
+    read_so = ReadOptions(op_name="spmm", log=LogTable(op=Op.parse("sddmm:8")))
+    assert read_so.ran is None  # the caller's name counts, and not the platform file's operation
+    plain = index(log(tmp_path, HEAD + ROWS, "b.csv"), op="spmm")
+    assert "no column has the number of dense columns" in str(plain.exception)
+    other = index(log(tmp_path, HEAD + ROWS), "--format", "cognate", op="spmm")
+    assert "a log of cognate has no column with the dense columns" in str(other.exception)
+
+
+def test_a_width_is_no_number_of_dense_columns_where_there_are_none() -> None:
+    record = {"matrix": "m", "time_us": "1", "width": "32"}
+    options = ReadOptions(op=Op("spmv", 1))
+    plan = Plan.of(record, options, [record])
+    assert str(plan.row(record, 1).op) == "spmv" and "width" not in plan.roles
 
 
 def test_an_operation_without_a_width_anywhere_is_rejected(tmp_path: Path) -> None:
@@ -178,6 +234,17 @@ def test_other_compressions_are_named(tmp_path: Path, content: bytes, message: s
                 platform=tiny(),
                 options=options,
             )
+
+
+def test_a_small_packed_log_is_not_unpacked_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("indexer.readers.base.lines.STREAMED", (1 << 20, 200))
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(f"{HEAD}{ROWS}".encode() + b"\n" * (2 << 20)))
+    message = refused(tmp_path / "a.csv.gz")
+    assert "bytes unpack to more than 1 MiB" in message and "decompress it first" in message
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(f"{HEAD}{ROWS}".encode() + b"\n" * 1000))
+    assert read(tmp_path / "b.csv.gz").added == 16
 
 
 def test_a_reader_that_takes_every_log_is_named(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
 from embeddb.store.engine import MemoryEngine
+from embeddb.ui.cli.verbs import plot
 from indexer import starter
 from indexer.exchange.exchange import export_file
 from indexer.exchange.export_records import adopt_models
@@ -144,6 +146,19 @@ def test_the_command_makes_the_file(
     exports[1].write_text(exports[1].read_text().replace('["run"', '["ran"', 1))
     assert command.main([*map(str, exports), str(made)]) == 1
     assert "damaged lines" in capsys.readouterr().err
+
+
+def test_the_help_names_workloads_that_the_starter_has() -> None:
+    named = re.compile(r"^ *embeddb .*\bstarter ([A-Za-z]\w*)(?= |$)", re.M)
+    verbs = Path(plot.__file__).parent.glob("*.py")
+    names = {n for verb in verbs for n in named.findall(verb.read_text(encoding="utf-8"))}
+    names -= {"last"}  # the last answer
+    assert names
+    with Database.in_memory() as db:
+        for _ in unpack(starter.STARTER_FILE, db.store.engine):
+            if not (names := {name for name in names if not any(db.store.find(name))}):
+                break
+    assert not names
 
 
 @pytest.mark.slow

@@ -140,7 +140,56 @@ def test_what_nothing_tells_stays_open(at: Path) -> None:
 
 def test_nothing_is_proposed_where_names_say_all(at: Path) -> None:
     (at / "runs.csv").write_text("matrix,row_tile,flow,banks,time_us,extra\nx,64,gust,1,3,9\n")
+    found = proposal(at)
+    assert found is not None and found.unused == ("extra",) and not found.varying
+    assert not (found.guesses or found.open or found.needed)
+    (at / "runs.csv").write_text("matrix,row_tile,flow,banks,time_us\nx,64,gust,1,3\n")
     assert proposal(at) is None
+
+
+PLAIN = "matrix,row_tile,flow,banks,time_us"
+
+
+@pytest.mark.parametrize("column", ["machine", "gpu_name", "threads", "precision", "freq"])
+@pytest.mark.parametrize("words", [[], ["--yes"], ["--json"]])
+def test_columns_that_are_not_used_are_named_and_what_they_pool(
+    at: Path, capsys: pytest.CaptureFixture[str], column: str, words: list[str]
+) -> None:
+    rows = [f"{m},64,gust,1,{t},{t},{t % 2},k" for m in "xy" for t in (3, 4)]
+    (at / "runs.csv").write_text("\n".join((f"{PLAIN},{column},rep,fixed", *rows, "")))
+    typed = ["index", str(at / "db"), str(at / "runs.csv"), "--op", "spmm:64", *words]
+    typed += ["--platform", str(at / "lattice.toml"), "--instance", "A"]
+    assert run_verb(typed) == 0
+    told = capsys.readouterr()
+    assert f"not used: {column}, rep, fixed" in told.err and "not used" not in told.out
+    assert f"several values of {column}: --map instance={column}" in told.err
+    assert run_verb([*typed, "--map", f"instance={column}"]) == 0
+    assert "several values" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("head", "cells", "role", "op"),
+    [
+        (f"{PLAIN},family", "64,gust,1,3,f", "group", "spmm:64"),
+        ("matrix,M,N,nnz,row_tile,flow,banks,time_us", "9,9,9,64,gust,1,3", "m", "spmv"),
+    ],
+)
+def test_a_role_that_a_log_needs_not_is_taken_with_yes_and_else_named(
+    at: Path, capsys: pytest.CaptureFixture[str], head: str, cells: str, role: str, op: str
+) -> None:
+    board = BOARD.replace('kernels = ["spmm"]', 'kernels = ["spmm", "spmv"]')
+    (at / "lattice.toml").write_text(board)
+    (at / "runs.csv").write_text(f"{head}\nx,{cells}\n")
+    platform, options = load_platform(at / "lattice.toml"), ReadOptions(op=Op.parse(op))
+    column = {"group": "family", "m": "M"}[role]
+    assert role not in accepted([at / "runs.csv"], platform, options).log.columns
+    assert f"{column} looks like `{role}`: --map {role}={column}" in capsys.readouterr().err
+    taken = accepted([at / "runs.csv"], platform, options, yes=True)
+    assert taken.log.columns[role] == column
+    wide = propose(
+        at / "runs.csv", "csv", platform, completed(ReadOptions(op=Op("spmm", 8)), platform)
+    )
+    assert role == "group" or (wide is not None and wide.unused == ("M", "N"))
 
 
 def test_the_verb_asks_first_and_yes_takes_it(

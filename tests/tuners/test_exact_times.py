@@ -72,6 +72,58 @@ def test_tuning_runs_each_configuration_once(at: Path, capsys: pytest.CaptureFix
     assert tuned["best"] == tuned["default"]
 
 
+def test_what_a_simulator_said_is_not_bought_again(
+    at: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db, matrix = str(at / "a.db"), str(at / "matrices" / "m0.mtx")
+    assert run_verb(["measure", db, str(at / "none.mtx"), *asked(at)]) == 1
+    assert not (at / "a.db").exists()
+    measure = ["measure", db, matrix, *asked(at), "--configs", "5"]
+    assert run_verb(measure) == 0
+    assert calls(at) == 6
+    capsys.readouterr()
+    assert run_verb(measure) == 0
+    assert "6 of 6 already measured (simulated), 0 configurations now" in capsys.readouterr().out
+    assert run_verb([*measure[:-1], "8", "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert (told["earlier"], len(told["configs"])) == (6, 9) and calls(at) == 9
+    query = ["query", db, matrix, *asked(at), "--measure", "-k", "3"]
+    assert run_verb(query) == 0
+    assert "configurations measured before did not run again" in capsys.readouterr().out
+    assert run_verb(["tune", db, matrix, *asked(at), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tried"] == calls(at) == 9
+    with Database.open(db, readonly=True) as opened:
+        assert opened.store.count_runs() == 9
+
+
+def test_a_crash_of_a_simulator_runs_again(at: Path) -> None:
+    db, matrix = str(at / "a.db"), str(at / "matrices" / "m0.mtx")
+    Database.create(db).close()
+    fails = "if sys.argv[2:] == ['4', '32']: sys.exit(1)\n"
+    (at / "sim.py").write_text(SIMULATOR.replace("print", fails + "print"))
+    for _ in range(2):
+        assert run_verb(["measure", db, matrix, *asked(at), "--configs", "8"]) == 0
+    assert calls(at) == 10
+
+
+def test_what_crashed_in_a_tuning_and_ran_since_counts(
+    at: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db, matrix = str(at / "a.db"), str(at / "matrices" / "m0.mtx")
+    Database.create(db).close()
+    fails = "if sys.argv[2:] == ['4', '32'] and not Path('mended').exists(): sys.exit(1)\n"
+    (at / "sim.py").write_text(SIMULATOR.replace("print", fails + "print"))
+    tune = ["tune", db, matrix, *asked(at), "--json"]
+    failed = []
+    for name in ("first", "mended"):
+        (at / name).touch()
+        assert run_verb(["measure", db, matrix, *asked(at), "--configs", "8"]) == 0
+        capsys.readouterr()
+        assert run_verb(tune) == 0
+        failed.append(len(json.loads(capsys.readouterr().out)["failed"]))
+    assert failed == [1, 0] and calls(at) == 11
+
+
 def test_a_plan_has_one_round_and_says_what_it_costs(
     at: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

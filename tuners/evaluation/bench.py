@@ -21,7 +21,7 @@ from embeddb.core.row_lengths import RowLengths
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.features import WHOLE, LearnedFrom, learned_by
 from embeddb.index.fit import FitInput
-from embeddb.index.held_out import COUNTED_SHARE, split_groups
+from embeddb.index.held_out import split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import members_of
@@ -59,14 +59,13 @@ def measured_scopes(
 
 
 def counted_rows(evidence: RunMatrix) -> Rows:
-    """Rows int64[r'] with a successful default and another one, and 60 % successful runs."""
+    """Rows int64[r'] on which the default ran and another configuration, however many failed."""
     tried = np.diff(evidence.indptr)
     ok = np.add.reduceat(
         np.append(np.isfinite(evidence.seconds), False).astype(np.int64), evidence.indptr[:-1]
     )
     ok[tried == 0] = 0
-    good = np.isfinite(evidence.default_s) & (ok >= 2) & (ok >= COUNTED_SHARE * tried)
-    return np.flatnonzero(good)
+    return np.flatnonzero(np.isfinite(evidence.default_s) & (ok >= 2))
 
 
 def measured_again(
@@ -152,6 +151,10 @@ class Bench:
         """True for the rows of `instance`."""
         return self.instance in ("", self.evidence.rows[row].platform)
 
+    def of_instance(self, rows: Rows) -> Rows:
+        """The rows of `instance` among some."""
+        return np.array([row for row in rows.tolist() if self._own(row)], dtype=np.int64)
+
     def split(self, groups: Collection[str]) -> tuple[Rows, Rows]:
         """Training rows without these groups, and the counted rows of these groups."""
         out = np.isin(self.evidence.groups, sorted(groups))
@@ -202,7 +205,7 @@ class Bench:
 
     def learned(self, fit: Fit, train: Rows) -> Scorer:
         """Train a ranker on the training rows and the features of their matrices alone."""
-        own = np.array([row for row in train if self._own(int(row))], dtype=np.int64)
+        own = self.of_instance(train)
         evidence = self.evidence.take(own).pruned()
         ids = {row.pattern_id for row in evidence.rows}
         featurizer, vectors = self._features()

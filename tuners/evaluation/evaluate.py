@@ -39,6 +39,7 @@ from tuners.evaluation.figures import (
     with_ordering,
 )
 from tuners.evaluation.learned import JOINED, Learned
+from tuners.evaluation.learned_rankers import own_rankers
 from tuners.ranking import StaticBestTuner, StaticTopKTuner
 
 _RANDOM_DRAWS, _K = 20, 5
@@ -74,9 +75,9 @@ def evaluate(
     """Evaluate every method in each scope: the table of docs/explanation/evaluation.md.
 
     Each of `rankers` learns twice in every fold (once to choose its weight) and has two rows: by
-    itself, and `+transfer`, joined with the neighbours' vote. One that cannot learn from a scope
-    has none there; `note` is called with the reason. Programs (op `fusion`) have rows of their own
-    (`judged_fusions`).
+    itself, and `+transfer`, joined with the neighbours' vote. The process has one, with `rankers`
+    or where `query` learns it. One that cannot learn from a scope has none there; `note` is called
+    with the reason. Programs (op `fusion`) have rows of their own (`judged_fusions`).
 
     Raises: NothingFound if no scope has matrices of at least two groups to hold out;
     MissingDependency if a ranker needs a package that is not installed; UsageError for an unknown
@@ -103,7 +104,8 @@ def evaluate(
         _report_limits(bench, db.featurizer, report)
         if not bench.ready:
             continue
-        table = Table(bench, rankers or {}, Replayed(bench, db.store, options.tuners))
+        every = {**own_rankers(db, bench, always=bool(rankers)), **(rankers or {})}
+        table = Table(bench, every, Replayed(bench, db.store, options.tuners))
         rows += table.rows(options.seeds, options.folds, progress)
         for line in table.remarks():
             report(line)

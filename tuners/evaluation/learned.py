@@ -39,6 +39,8 @@ Floats = NDArray[np.float64]
 
 #: Suffix of the name of a ranker's second row.
 JOINED = "+transfer"
+#: The ranker without one: `query` ranks by its process alone.
+ALONE = "process"
 #: Candidates for the weight of the model beside the neighbours' vote.
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 #: The weight if nothing can be held out of the training groups.
@@ -129,12 +131,14 @@ class Learned:
         if not rankers:
             return
         inner, test = _inner(bench, train)
-        queries = list(bench.queries_of(inner, test)) if test.size else []
+        joins = test.size and rankers.keys() - {ALONE}
+        queries = list(bench.queries_of(inner, test)) if joins else []
         for name, fit in rankers.items():
             try:
-                seen = _seen(bench, bench.learned(fit, inner), queries) if queries else []
+                if name != ALONE:
+                    seen = _seen(bench, bench.learned(fit, inner), queries) if queries else []
+                    self._weights[name] = best_weight(seen)
                 tick()
-                self._weights[name] = best_weight(seen)
                 self._scorers[name] = bench.learned(fit, train)
                 tick()
             except MissingDependency:
@@ -143,14 +147,18 @@ class Learned:
                 self.refused[name] = str(error)
 
     def judged(self, row: int, question: Query) -> Iterator[tuple[str, Outcome]]:
-        """Each ranker by itself and joined with the vote; nothing for a matrix without features."""
+        """Each ranker by itself and, where it has a weight, joined with the vote; nothing for a
+        matrix without features."""
         among = self._bench.judgeable(row, question)
         for name, scorer in self._scorers.items():
             ran = see(self._bench, scorer, row, among)
             same = len(among.vote.configs) == len(question.vote.configs)
             whole = ran if same else see(self._bench, scorer, row, question)
             if whole is not None and ran is not None:
-                for label, weight in ((name, 1.0), (f"{name}{JOINED}", self._weights[name])):
+                weights = {name: 1.0}
+                if name in self._weights:
+                    weights[f"{name}{JOINED}"] = self._weights[name]
+                for label, weight in weights.items():
                     yield label, beside(outcome_of(whole, weight), outcome_of(ran, weight))
 
 

@@ -1,6 +1,6 @@
-"""The learned rankers of `embeddb eval --learned`, trained per fold: cost models of matrices with
-the settings of the product, the process that `query` learns from few samples, and boosted trees of
-tiles."""
+"""The learned rankers of `embeddb eval`, trained per fold: the process that `query` learns by
+itself, and with `--learned` cost models of matrices with the settings of the product and boosted
+trees of tiles."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MissingDependency, NothingFound, UsageError
 from embeddb.core.extras import install_hint
+from embeddb.ranking.prediction import ranks
+from tuners.evaluation.learned import ALONE
 
 if TYPE_CHECKING:
     from embeddb.core.records import WorkloadInfo
@@ -23,12 +25,13 @@ if TYPE_CHECKING:
     from embeddb.cost_model import Problem
     from embeddb.cost_model.graph_model import KernelTrees
     from embeddb.cost_model.model import CostModel
+    from embeddb.index.lookup import Lookup
     from embeddb.index.run_matrix import RunMatrix
     from embeddb.platforms.platform import Platform
     from embeddb.tensors.tensor_graph import TensorGraph
     from indexer.training.cost_model.settings import CostSettings
     from indexer.training.tensors.samples import KernelSample
-    from tuners.evaluation.bench import Vectors
+    from tuners.evaluation.bench import Bench, Vectors
     from tuners.evaluation.figures import Fit
 
 
@@ -47,8 +50,19 @@ def learned_rankers() -> dict[str, Fit]:
     return {
         "costmodel": partial(_train, CostSettings()),
         "boosted": partial(_train, forest()),
-        "process": partial(_train, None),
     }
+
+
+def own_rankers(db: Lookup, bench: Bench, *, always: bool) -> dict[str, Fit]:
+    """The process by name where `query` learns one; `always`: also where it ranks by a trained
+    model."""
+    from embeddb.learning.few_samples import enough
+
+    own = bench.evidence.take(bench.of_instance(np.arange(len(bench.evidence.rows))))
+    if not bench.op.workload.learned or not enough(own):
+        return {}
+    model, _ = db.usable_model(bench.platforms[own.rows[0].platform], bench.op)
+    return {ALONE: partial(_train, None)} if always or not ranks(model, bench.op) else {}
 
 
 def _train(

@@ -98,6 +98,14 @@ class Rule:
         ]
         return "\n\n".join(parts)
 
+    @property
+    def warning(self) -> str:
+        """A line if the rule is slower than the default on held-out groups; else empty."""
+        speedup = next((row.speedup for row in self.held_out if row.method == "rule"), 1.0)
+        if not speedup < 0.995:  # it would read 1.00x
+            return ""
+        return f"slower than the default on held-out groups ({speedup:.2f}x): keep the default"
+
     def document(self) -> dict[str, Any]:
         """The released JSON form, without the trees."""
         return {
@@ -128,6 +136,8 @@ def _summary_lines(rule: Rule) -> list[str]:
         lines.append(
             f"{row.method:26}{row.of_optimum:22.3f}{100 * row.slower:20.1f} %{row.speedup:10.2f}"
         )
+    if rule.warning:
+        lines += ["", f"Warning: this rule is {rule.warning}."]
     if rule.environment:
         lines += ["", "It holds for this, and says nothing of other machines:"]
         lines += [f"  {key}: {value}" for key, value in sorted(rule.environment.items())]

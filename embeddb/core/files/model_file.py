@@ -11,8 +11,8 @@ version covers both. Its keys:
 - by custom `data` (hash of the ids of the training patterns), `metrics`, `seed`, `code` (version
   of the program), `created` (ISO date). Nothing but a reader's eye depends on these.
 
-The library `safetensors` reads and checks the layout; file size, header size, tensor types and
-finite weights are checked here.
+The library `safetensors` reads and checks the layout; file size, header size, tensor types, finite
+weights, and a checksum of card and tensors (older files have none) are checked here.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,6 +48,8 @@ _REQUIRED: dict[str, tuple[str, ...]] = {
     "nests": ("network",),
     "kernels": ("network",),
 }
+#: Key of the checksum in the stored card.
+_CHECKSUM = "checksum"
 _AGAIN = "the file is damaged or incomplete: copy or train it again"
 _NOT_OURS = "model files are safetensors written by `embeddb train`"
 
@@ -80,7 +83,9 @@ def save(
     with refusing(ModelError, where=where):
         arrays = {name: _array(tensor) for name, tensor in tensors.items()}
         _check(arrays, where=where)
-        data = serialize(arrays, metadata={"card": text})
+        plain = json.loads(text)
+        plain[_CHECKSUM] = _checksum(arrays, plain)
+        data = serialize(arrays, metadata={"card": json.dumps(plain, sort_keys=True)})
     try:
         with whole_file(target) as out:
             out.write(data)
@@ -114,6 +119,9 @@ def read(path: str | Path, *, kind: str = "") -> ModelFile:
     except Exception as e:
         raise ModelError(f"not safetensors: {reason_of(e)}", where=where, hint=_AGAIN) from e
     _check(tensors, where=where)
+    stated = card.pop(_CHECKSUM, None)
+    if stated is not None and stated != _checksum(tensors, card):
+        raise ModelError("its content differs from its checksum", where=where, hint=_AGAIN)
     return ModelFile(tensors, card, digest(data))
 
 
@@ -163,6 +171,17 @@ def _form(tensor: Tensor) -> str:
 def digest(data: bytes) -> str:
     """Version of a file with this content."""
     return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def _checksum(tensors: Mapping[str, NDArray[Any]], card: Mapping[str, Any]) -> int:
+    """CRC-32 of a card as it is read, and of tensors with their names and forms."""
+    named = sorted(tensors.items())
+    forms = [(name, array.dtype.name, array.shape) for name, array in named]
+    value = zlib.crc32(json.dumps([card, forms], sort_keys=True).encode())
+    for _, array in named:  # in the byte order of the file
+        stored = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
+        value = zlib.crc32(stored.data, value)
+    return value
 
 
 def _read(path: str | Path) -> bytes:

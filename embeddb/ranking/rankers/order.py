@@ -165,9 +165,17 @@ def position(configs: Sequence[Config], config: Config) -> int:
 
 
 def chances(query: Query, configs: Sequence[Config]) -> Floats:
-    """Chance float64[u] that each fails: the share of its failed runs on the neighbours, weighted
-    as their votes, with the share on all measured patterns as one more neighbour. 0 where nothing
-    ever failed."""
+    """Chance float64[u] that each fails: the share of its failed runs on this very pattern if any
+    did, else on the neighbours, weighted as their votes, with the share on all measured patterns as
+    one more neighbour. 0 where nothing ever failed."""
+    chance = _voted_chances(query, configs)
+    if failing := query.failing:
+        chance[:] = [failing.get(c, one) for c, one in zip(configs, chance.tolist(), strict=True)]
+    return chance
+
+
+def _voted_chances(query: Query, configs: Sequence[Config]) -> Floats:
+    """Chance float64[u] that each fails, by its runs on other patterns."""
     vote = query.vote
     if not vote.failures.rate:
         return np.zeros(len(configs))
@@ -199,19 +207,20 @@ def likely_last(query: Query, candidates: Sequence[Candidate]) -> list[Candidate
 
 
 def with_failures(query: Query, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates with their failure chances, unless nothing ever failed or they ran on this
-    very pattern."""
-    if not query.vote.failures.rate:
+    """The candidates with their failure chances, unless nothing ever failed, or they never did on
+    this very pattern, where they ran."""
+    failing, rate = query.failing, query.vote.failures.rate
+    if not rate and not failing:
         return list(candidates)
     configs = [Config(candidate.config) for candidate in candidates]
     updated = []
     for one, config, chance in zip(candidates, configs, chances(query, configs), strict=True):
         failed, tried = query.vote.failures.counts.get(config, (0, 0))
-        measured = config in query.own.timings
+        unknown = config not in failing and (config in query.own.timings or not rate)
         updated.append(
             msgspec.structs.replace(
                 one,
-                failure=None if measured else float(chance),
+                failure=None if unknown else float(chance),
                 failed_on=failed,
                 tried_on=tried,
             )

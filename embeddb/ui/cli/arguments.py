@@ -28,12 +28,12 @@ from embeddb.platforms.platform import Platform, this_machine
 from embeddb.store import is_database
 from embeddb.tensors.tensor_graph import KINDS
 from embeddb.ui.cli.output import Progress, note
-from indexer.resolve import is_file
+from indexer.resolve import is_source
 from indexer.starter import STARTER
 
 if TYPE_CHECKING:
+    from embeddb.index.recorder import Machine
     from indexer.frontends.tree import Extraction
-    from indexer.measure import Machine
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -96,7 +96,7 @@ def resolve_workloads(
     Raises: as `Database.find`; NestError, TensorError for a file that cannot be read; UsageError
     for a malformed define.
     """
-    if op.kind in KINDS and is_file(text) and not (defines or matrix):
+    if op.kind in KINDS and is_source(db.index, text) and not (defines or matrix):
         from indexer.frontends.hlo.files import read_tensors
         from indexer.library import contents
         from indexer.programs.tensors.cutting import distinct_kernels
@@ -110,7 +110,7 @@ def resolve_workloads(
                 f"{text} --cut` stores the {parts} kernels it cuts into; query them by name"
             )
         return list(contents(text, op.kind))
-    if op.kind != "nest" or not is_file(text):
+    if op.kind != "nest" or not is_source(db.index, text):
         if defines or matrix:
             option = "--define" if defines else "--matrix"
             raise UsageError(
@@ -178,7 +178,7 @@ def machine_here(
 ) -> Machine:
     """This machine for measurements into a database; `effort` are fields of `RunOptions`. Raises:
     as `this_machine`."""
-    from indexer.measure import Machine
+    from embeddb.index.recorder import Machine
     from indexer.runners.base import RunOptions
 
     options = RunOptions(repeats=repeats, max_repeats=max(most, repeats), **effort)

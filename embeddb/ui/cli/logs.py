@@ -15,6 +15,7 @@ import click
 from embeddb.core import plugins
 from embeddb.core.config import Op
 from embeddb.core.errors import MatrixError, PlatformError, ReaderError, UsageError
+from embeddb.core.kinds import operation_of
 from embeddb.core.wording import clean, duration, plural
 from embeddb.ui.cli import option
 from embeddb.ui.cli.arguments import open_database
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Names of missing matrices shown.
 _MOST_NAMES = 20
+#: Characters of the columns that are not used.
+_MOST_LISTED = 1000
 #: Reasons for rejected rows shown, the most frequent first.
 _MOST_REASONS = 8
 #: Options for reading a run log; `read_options` takes most of them.
@@ -37,7 +40,7 @@ reading_options = option.together(
     option.text("--format", "reader", help="Reader; recognised if left out."),
     option.text("--matrices", help="Folder of the matrices or nests the runs name."),
     option.text("--features", help="File of matrix features that goes with the runs."),
-    option.text("--op", help="Operation, if the file does not say: spmm:128."),
+    option.text("--op", help="If the file lacks it: spmm:128, spmm with a width column."),
     option.text("--unit", help="Of times without one: s, ms, us, ns or cycles."),
     option.several("--map", "columns", metavar="ROLE=COLUMN", help="A role's column."),
     option.text("--matrix", help="Matrix name, if the file lacks it."),
@@ -50,7 +53,8 @@ def read_options(options: dict[str, Any]) -> ReadOptions:
     """Raises: UsageError for a malformed operation or --map."""
     from indexer.readers.base.row import ReadOptions
 
-    op = Op.parse(options["op"]) if options["op"] else None
+    text = options["op"].strip().lower()
+    bare = bool(text) and ":" not in text and operation_of(text)[0].wide
     columns = {}
     for pair in options["columns"]:
         role, sep, column = pair.partition("=")
@@ -58,7 +62,8 @@ def read_options(options: dict[str, Any]) -> ReadOptions:
             raise UsageError(f"--map {pair}: not ROLE=COLUMN", hint="--map time_ms=elapsed")
         columns[role] = column
     return ReadOptions(
-        op=op,
+        op=Op.parse(text) if text and not bare else None,
+        op_name=text if bare else "",
         columns=columns,
         features=Path(options["features"]) if options["features"] else None,
         **{name: options[name] for name in ("unit", "matrix", "instance")},
@@ -108,6 +113,8 @@ def show_file(report: IngestReport) -> None:
         more = len(frequent) - _MOST_REASONS
         others = f" ({more} more reasons)" if more > 0 else ""
         say(f"  rejected rows with their reasons{others}: {report.rejects_file}")
+    for line in report.contradictions:
+        note(f"warning: {report.file}: {line}")
     for line in report.changes:
         note(f"warning: {line}, for the runs stored before too")
 
@@ -197,10 +204,10 @@ def accepted(
         proposal = propose(path, reader or reader_of(path), platform, completed(options, platform))
         if proposal is None:
             continue
-        _show(path, proposal, platform)
+        _show(path, proposal, platform, yes=yes)
         if proposal.lacking:
             raise UsageError(f"{clean(path)}: {proposal.lacking[0]}")
-        if proposal.guesses:
+        if proposal.needed or (yes and proposal.guesses):
             ask = partial(click.confirm, "read it so?", default=True, err=True)
             if not (yes or (sys.stdin.isatty() and ask())):
                 what = plural(len(proposal.guesses), "thing")
@@ -212,17 +219,26 @@ def accepted(
     return options
 
 
-def _show(path: Path, proposal: Proposal, platform: Platform) -> None:
+def _show(path: Path, proposal: Proposal, platform: Platform, *, yes: bool) -> None:
     """Print a proposal on stderr: stdout is for data."""
-    guesses = proposal.guesses
+    guesses = proposal.guesses if yes or proposal.needed else ()
     if guesses:
         note(f"{path} does not name everything as {platform.name} does; it may be read as")
         width = max(len(guess.what) for guess in guesses)
         role = max(len(guess.taken_for) for guess in guesses)
         for guess in guesses:
             note(f"  {guess.what.ljust(width)}  as {guess.taken_for.ljust(role)}  ({guess.why})")
-        if proposal.unused:
-            note(f"  not used: {', '.join(proposal.unused)}")
+    for guess in () if guesses else proposal.guesses:
+        mapped = f"--map {guess.taken_for}={guess.what}"
+        note(f"{path}: {guess.what} looks like `{guess.taken_for}`: {mapped}, or --yes")
+    if proposal.unused:
+        note(f"{path}: not used: {', '.join(proposal.unused)}"[:_MOST_LISTED])
+    if proposal.varying:
+        note(
+            f"warning: {path}: runs that count as repeats have several values of "
+            f"{_few(proposal.varying)}: --map instance={proposal.varying[0]} separates machines, "
+            "dtype= value types, config.NAME= parameters"
+        )
     for line in proposal.open:
         note(f"  open: {line}")
     if guesses:

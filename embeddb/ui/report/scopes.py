@@ -275,10 +275,8 @@ _CLASS = 3
 #: Share of winners above which a parameter's value is settled.
 _SETTLED = 0.95
 #: Smallest share of the matrices of the most measured configuration on which a fixed choice was
-#: measured: means over fewer matrices are not comparable.
+#: measured.
 _TRIED = 0.5
-#: Pseudo-runs that shrink a configuration's mean gain to zero, as in answers.
-_PSEUDO_RUNS = 1.0
 #: Classes by nonzeros in a mean row, longest first: lower bound and name.
 _ROWS = ((64, "64 or more"), (16, "16 to 64"), (4, "4 to 16"), (0, "under 4"))
 
@@ -311,8 +309,9 @@ class ClassChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     `gain` is the geometric mean over the `tried` matrices of the class on which it and the default
     ran (a failure counts as the default); `headroom` that of each matrix's best. Candidates are
-    configurations measured on about as many matrices as any other. A matrix counts once for each
-    machine in `pairs` and `tried_pairs`.
+    configurations measured on about as many matrices as any other, and the choice is the static
+    best of `eval`: over all matrices, where it did not run it counts as the default. A matrix
+    counts once for each machine in `pairs` and `tried_pairs`.
     """
 
     kind: str
@@ -399,8 +398,9 @@ class Best:
             total = np.bincount(column, self.entry[used], minlength=size)
             able = count >= _TRIED * count.max()
             if able.sum() > 1:
-                mean = np.where(able, total / (count + _PSEUDO_RUNS), -np.inf)
-                at = int(mean.argmax())
+                # Each mean over the matrices that ran a configuration would be of other matrices.
+                ok = np.bincount(column, np.isfinite(self.evidence.seconds[used]), minlength=size)
+                at = int(np.lexsort((ok, np.where(able, total, -np.inf)))[-1])
                 gain = float(np.exp(total[at] / count[at]))
                 among = np.zeros_like(rows)
                 among[self.row[used & (self.evidence.column == at)]] = True

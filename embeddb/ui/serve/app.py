@@ -299,8 +299,8 @@ def _error_line(error: Exception) -> tuple[int, str, str]:
 
 # -- uploads ---------------------------------------------------------------------------------------
 
-#: Time limit of a body, in seconds.
-BODY_S = 60.0
+#: Time limits of a body, and of a pause within it, in seconds.
+BODY_S, PAUSE_S = 60.0, 5.0
 _MOST_NAME = 200
 _SUFFIX = re.compile(r"(\.[a-z][a-z0-9]{0,9})?(\.gz)?$")
 
@@ -328,16 +328,29 @@ async def _received(request: Request, name: str, most: int) -> AsyncIterator[Pat
         try:
             with anyio.fail_after(BODY_S):
                 async with await anyio.open_file(path, "wb") as out:
-                    async for chunk in request.stream():
+                    async for chunk in _parts(request):
                         size += len(chunk)
                         if size > most:
                             raise _too_large(most)
                         await out.write(chunk)
         except TimeoutError:
-            raise HTTPException(408, f"the file was not received within {BODY_S:g} s") from None
+            why = f"within {BODY_S:g} s, or nothing came for {PAUSE_S:g} s"
+            raise HTTPException(408, f"the file was not received {why}") from None
         if not size:
             raise HTTPException(400, "the body is empty: send the matrix file itself")
         yield path
+
+
+async def _parts(request: Request) -> AsyncIterator[bytes]:
+    """Parts of a body: stalled ones must not keep others from being received. Raises: TimeoutError
+    after a pause."""
+    stream = request.stream()
+    while True:
+        with anyio.fail_after(PAUSE_S):
+            part = await anext(stream, None)
+        if part is None:
+            return
+        yield part
 
 
 def _too_large(most: int) -> HTTPException:

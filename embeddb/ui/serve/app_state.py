@@ -19,10 +19,11 @@ from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import one_of
 from embeddb.database import Database
 from embeddb.explain.explain import explain
+from embeddb.index.evidence import evidence_key
 from embeddb.index.scopes import Scope, scopes
 from embeddb.platforms.platform import Platform, builtin_platforms
 from embeddb.ranking.answers import in_order, recommendation
-from embeddb.ranking.recommendation import Candidate, Recommendation
+from embeddb.ranking.recommendation import NOT_STORED, Candidate, Recommendation
 from embeddb.store import Store, Txn, memory_store
 from embeddb.store.lmdb_files import DATA_FILE
 from embeddb.store.tables import decoded
@@ -325,9 +326,6 @@ class AppState:
         return recommendation(self.db.index, answer_id)
 
 
-_NOT_STORED = "the database is read-only"
-
-
 def ask(
     state: AppState,
     pattern: Pattern | WorkloadInfo,
@@ -335,7 +333,7 @@ def ask(
     op: Op,
     thumbnail: bytes = b"",
 ) -> str:
-    """Answer a query; return the id. A repeated query gets the same answer while the database is
+    """Answer a query; return the id. A repeated query gets the same answer while the evidence is
     unchanged, from any worker. `thumbnail` is the pattern's, if already computed.
 
     Raises: UsageError if the platform has no such op; NothingFound for a pattern stored by name
@@ -344,14 +342,17 @@ def ask(
     """
     state.version_token()  # raises if the database was removed
     answers, store = state.answers, state.db.store
-    question = f"{store.generation}\0{pattern.id}\0{platform.id}\0{op}"
+    facts = sorted(platform.environment.items())
+    about = pattern.id, platform.id, platform.text, facts, str(op)
+    question = f"{evidence_key(store.generation, store.path)}\0{about}"
     earlier = answers.answer_of(question)
     if earlier and (answers.get(earlier) or store.recommendations.get(earlier)) is not None:
         return earlier
     answer = state.db.query(pattern, platform=platform, op=op)
-    if store.readonly:
-        warnings = [w for w in answer.warnings if _NOT_STORED not in w]  # its page says so
-        answer = msgspec.structs.replace(answer, warnings=warnings)
+    lasting = [w for w in answer.warnings if NOT_STORED not in w]
+    if len(lasting) < len(answer.warnings):
+        if store.readonly:  # its page says so
+            answer = msgspec.structs.replace(answer, warnings=lasting)
         answers.keep(answer, _info(state.db, pattern, thumbnail))
     elif not isinstance(pattern, WorkloadInfo):
         store.put_patterns([_info(state.db, pattern, thumbnail)])

@@ -61,7 +61,7 @@ def side(state: AppState, info: WorkloadInfo, platform: str, op: Op) -> dict[str
         "simulated": stored.simulated,
         "time_unit": stored.time_unit,
         "configs": len(timings),
-        "runs": sum(c.runs for c in timings.values()),
+        "runs": sum(c.runs + c.failed for c in timings.values()),
         "failed": dict(Counter(c.status for c in timings.values() if c.status != "ok")),
         "best": {} if best is None else dict(best),
         "best_seconds": quickest,

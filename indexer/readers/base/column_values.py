@@ -84,17 +84,17 @@ class Column:
 def head_records(path: Path, reader: str) -> list[tuple[int, dict[str, Any]]]:
     """Return the first records of a log, CSV or JSONL, and their lines.
 
-    Raises: ReaderError with the first reject if a JSONL log has no other lines; for a log without
-    rows.
+    Raises: ReaderError with the first reject if the log has no other lines; for a log without rows.
     """
     if reader == "csv":
-        records = list(islice(Table(path, reader).records(), _ROWS))
+        records: list[tuple[int, dict[str, Any]]] = [*islice(Table(path, reader).records(), _ROWS)]
+        head = [] if records else [*islice(Table(path, reader).rows(follow=True), 1)]
     else:
-        head = list(islice(json_records(path), _ROWS))
+        head = [*islice(json_records(path), _ROWS)]
         records = [(line, record) for line, record in head if isinstance(record, dict)]
-        rejects = [record for _, record in head if isinstance(record, Reject)]
-        if rejects and not records:
-            raise ReaderError(rejects[0].reason, where=str(path), line=rejects[0].line)
+    rejects = [record for _, record in head if isinstance(record, Reject)]
+    if rejects and not records:
+        raise ReaderError(rejects[0].reason, where=str(path), line=rejects[0].line)
     if not records:
         raise ReaderError("it holds no rows", where=str(path))
     return records
@@ -279,6 +279,38 @@ def is_rate(column: str) -> bool:
         before = words[: words.index("per")] if "per" in words else words[:-1]
         return not any(unit_of(word) or word in _NAMED for word in before)
     return bool(_RATES & set(words)) and not _NAMED & set(words)
+
+
+#: Words of a name that numbers repeats, and of one that identifies a session or its state.
+_REPEATS = {"seed", "trial", "trials", "rep", "reps", "repeat", "repeats", "repetition",
+            "repetitions", "iteration", "iter", "attempt", "run", "sample"}  # fmt: skip
+_SESSIONS = {"session", "date", "datetime", "day", "timestamp", "host", "hostname", "node",
+             "machine", "server", "device", "job", "user", "pid", "commit", "sha", "power",
+             "temperature", "temp", "energy"}  # fmt: skip
+#: Words beside them that change nothing.
+_BESIDE = {"id", "idx", "index", "no", "num", "number", "name", "git", "random", "slurm", "gpu",
+           "cpu", "avg", "mean", "w", "mw", "watt", "watts", "c", "j"}  # fmt: skip
+_CHIPS = ({"gpu", "name"}, {"cpu", "name"}, {"gpu", "model"}, {"cpu", "model"})
+_MOST_CHOICES = 32
+
+
+def numbers_repeats(name: str) -> bool:
+    """True if a column, by its name, numbers the repeats of a run or is an identifier."""
+    words = set(words_of(name))
+    return words - _BESIDE <= _REPEATS and bool(words & {*_REPEATS, "id"})
+
+
+def names_session(name: str) -> bool:
+    """True if a column, by its name, is of the session or the machine and not of the program."""
+    words = set(words_of(name))
+    sessions = bool(words & _SESSIONS) and words - _BESIDE <= _SESSIONS | _REPEATS
+    return sessions or words in _CHIPS
+
+
+def may_be_choice(name: str, column: Column) -> bool:
+    """True if a column has few values, and its name is not that of a repeat or of their number."""
+    few = len(column.values) <= min(_MOST_CHOICES, sum(column.values.values()) / 2)
+    return few and not (numbers_repeats(name) or _COUNTS & set(words_of(name)))
 
 
 def is_count(name: str, column: Column) -> bool:

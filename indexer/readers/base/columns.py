@@ -241,17 +241,18 @@ class Plan:
             raise
 
     def _op(self, record: Mapping[str, Any]) -> Op:
-        text, op = self._text(record, "op") or self._text(record, "kernel"), self.options.ran
-        if not text:
-            if op is None:
-                raise ReaderError("no operation")
-            return op
+        stated, default = self._text(record, "op") or self._text(record, "kernel"), self.options.ran
         width, dtype = self._text(record, "width"), self._text(record, "dtype")
-        if ":" in text or not (width or dtype or op):
-            return _parsed(text)
-        if op is not None and text.lower() == op.name:
-            width, dtype = width or str(op.width), dtype or op.dtype
-        return _parsed(":".join(part for part in (text, width, dtype) if part))
+        if default is not None and not (stated or width or dtype):
+            return default
+        text = stated or str(default or self.options.op_name)
+        if not text:
+            raise ReaderError("no operation")
+        op, other = _op_of(text, width, dtype, default)
+        if other:
+            how = "" if stated else f": `--op {op.name}` takes what the columns have"
+            raise ReaderError(f"{other}, where the operation is {text}{how}")
+        return op
 
     def _measurement(self, record: Mapping[str, Any]) -> Measurement:
         status, times = self._outcome(record)
@@ -341,6 +342,11 @@ def assigned(
                 )
         elif role and role not in roles:
             able.setdefault(role, {})[name] = rank
+    ran = None if {"op", "kernel"} & {*roles, *able} else options.ran
+    if ran is not None:  # `width` of spmv is no number of dense columns
+        for role, has in (("width", ran.traits.wide), ("dtype", ran.traits.typed)):
+            if not has:
+                able.pop(role, None)
     for role, columns in able.items():
         roles[role] = chosen(role, columns, [n for n in names if n not in taken])
         stated[role] = units[roles[role]]
@@ -377,8 +383,15 @@ def _require(names: list[str], roles: Mapping[str, str], options: ReadOptions) -
         raise ReaderError("no column names the matrix", hint=f"--map matrix=COLUMN; {shown}")
     if not {"time", "times", "status"} & roles.keys():
         raise ReaderError("no column is the time", hint=f"--map time_ms=COLUMN; {shown}")
-    if "op" not in roles and "kernel" not in roles and options.ran is None:
-        raise ReaderError("no column names the operation", hint="give --op, such as --op spmm:128")
+    if {"op", "kernel"} & roles.keys() or options.ran is not None:
+        return
+    if not options.op_name:
+        example = "spmm" if "width" in roles else "spmm:128"
+        hint = f"give --op, such as --op {example}"
+        raise ReaderError("no column names the operation", hint=hint)
+    if "width" not in roles:
+        hint = f"give --op {options.op_name}:128, or --map width=COLUMN"
+        raise ReaderError("no column has the number of dense columns", hint=hint)
 
 
 def _refuse_twice(names: Sequence[str], used: Iterable[str]) -> None:
@@ -411,8 +424,27 @@ def _per_second(
 
 
 @lru_cache(256)
-def _parsed(text: str) -> Op:
+def _op_of(text: str, width: str, dtype: str, default: Op | None) -> tuple[Op, str]:
+    """The operation by its text, to which the cells `width` and `dtype` add what it does not
+    name, and what of these two contradicts the text. A bare name is completed by the `default` of
+    that name."""
+    name, *named = (part.strip().lower() for part in text.split(":"))
+    own = {"dtype" if part[:1].isalpha() else "width": part for part in named}
+    if len(own) < len(named):  # twice the same part, which the parser refuses
+        own = {"width": ":".join(named)}
+    size = -1 if no_value(width) else count(width)
+    beside = {"width": str(size) if size >= 0 else "", "dtype": "" if no_value(dtype) else dtype}
+    if default is not None and not named and name == default.name:
+        beside = {role: beside[role] or str(getattr(default, role)) for role in beside}
+    op, other = _completed(name, own, beside), _completed(name, beside, own)
+    differ = [role for role in beside if getattr(op, role) != getattr(other, role)]
+    return op, " and ".join(f"{role} {getattr(other, role)}" for role in differ)
+
+
+def _completed(name: str, first: Mapping[str, str], second: Mapping[str, str]) -> Op:
+    """An operation of this name with the width and value type of `first`, else of `second`."""
+    parts = [first.get(role) or second.get(role) for role in ("width", "dtype")]
     try:
-        return Op.parse(text)
+        return Op.parse(":".join(filter(None, (name, *parts))))
     except UsageError as error:
         raise ReaderError(str(error), hint=error.hint) from None

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import math
 import os
 import re
 import zlib
@@ -21,6 +22,7 @@ import msgspec
 from embeddb.core import plugins
 from embeddb.core.errors import EmbeddbError, ReaderError
 from embeddb.core.files.safe_read import open_regular, reason_of, refusing
+from embeddb.matrix_files.source import STREAMED
 from indexer.readers.base.row import Reader, ReadOptions, Reject, RunRow
 
 _decode = msgspec.json.Decoder().decode
@@ -151,9 +153,12 @@ def numbered(path: Path, bad: dict[int, Reject]) -> Iterator[str]:
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    """Decompressed blocks of a file, none of them empty. Raises: ReaderError."""
+    """Decompressed blocks of a file, none of them empty. Raises: ReaderError, also for a packed
+    file that unpacks to more than any real log of its size."""
     size = 0
     with open_bytes(path) as file:
+        packed = path.stat().st_size if isinstance(cast(object, file), _Unpacked) else 0
+        most = max(STREAMED[0], STREAMED[1] * packed) if packed else math.inf
         # `read` loses what it has decompressed before the place where the data is cut off.
         read = cast(Callable[[int], bytes], getattr(file, "read1", file.read))
         while True:
@@ -172,6 +177,12 @@ def _blocks(path: Path) -> Iterator[bytes]:
             if not block:
                 return
             size += len(block)
+            if size > most:
+                raise ReaderError(
+                    f"{packed} bytes unpack to more than {most / 2**20:.0f} MiB",
+                    where=str(path),
+                    hint="if the log is real, decompress it first",
+                )
             yield block
 
 
@@ -375,8 +386,12 @@ MOST_FILES = 100_000
 def read_rows(reader: Reader, path: Path, options: ReadOptions) -> Iterator[RunRow | Reject]:
     """Rows and rejects of a log by a reader, built-in or plug-in.
 
-    Raises: ReaderError naming the log if it cannot be read; other EmbeddbErrors pass.
+    Raises: ReaderError naming the log if it cannot be read, or if its format needs the width of an
+    operation that was named without one; other EmbeddbErrors pass.
     """
+    if options.op_name and not reader.generic:
+        why = f"a log of {reader.name} has no column with the dense columns of {options.op_name}"
+        raise ReaderError(why, where=str(path), hint=f"give --op {options.op_name}:128")
     try:
         yield from reader.rows(path, options=options)
     except ReaderError as error:

@@ -15,6 +15,7 @@ from embeddb.platforms.log_table import LogTable
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.rules import Param
 from indexer.readers.base.column_values import (
+    MOSTLY,
     Column,
     fits,
     has_durations,
@@ -25,6 +26,7 @@ from indexer.readers.base.column_values import (
     is_status,
     is_status_column,
     likeness,
+    may_be_choice,
     sentinels,
     statuses_meant,
     time_candidates,
@@ -40,8 +42,10 @@ _GROUP_WORDS = {"family", "suite", "collection", "domain"}
 _NNZ_WORDS = {"nonzeros", "nonzeroes"}
 #: Words behind which a name is one of a matrix (`user_attrs_matrix`), and not of a fact of it.
 _LAST = {"matrix", "mtx", "name", "file", "path", "id"}
+#: Roles that tell runs apart, beside the configuration.
+_IDENTITY = ("matrix", "m", "n", "nnz", "op", "kernel", "width", "dtype", "instance", "platform")
 #: Roles that a log can be read without: no line in `open`.
-_OPTIONAL = ("group", "nnz")
+_OPTIONAL = ("group", "nnz", "m", "n")
 _MOST_NAMED = 3
 #: Characters of the columns that a message lists.
 _MOST_LISTED = 200
@@ -61,20 +65,27 @@ class Guess:
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A proposed way to read a log: `log` is the platform's table with the guesses in it, `unused`
-    the columns without a meaning, `open` one line for each fact that the log lacks; without those
-    of `lacking` no row can be read."""
+    the columns without a meaning, `varying` those of them that differ between runs of one matrix
+    and configuration and number no repeats, `open` one line for each fact that the log lacks;
+    without those of `lacking` no row can be read."""
 
     log: LogTable
     guesses: tuple[Guess, ...]
     unused: tuple[str, ...]
     open: tuple[str, ...]
     lacking: tuple[str, ...] = ()
+    varying: tuple[str, ...] = ()
+
+    @property
+    def needed(self) -> bool:
+        """True if the log cannot be read without one of the guesses."""
+        return any(guess.taken_for not in _OPTIONAL for guess in self.guesses)
 
 
 def propose(path: Path, reader: str, platform: Platform, options: ReadOptions) -> Proposal | None:
     """Propose meanings for a log's columns and words where names alone do not decide; None where
-    nothing is missing, or the format has fixed columns. `options` are completed: with the
-    platform's parameters and its `[log]` table.
+    nothing is missing and each column is used, or the format has fixed columns. `options` are
+    completed: with the platform's parameters and its `[log]` table.
 
     Raises: ReaderError if the file cannot be read, the caller's own map is wrong, or two columns
     may have one role.
@@ -93,13 +104,19 @@ def propose(path: Path, reader: str, platform: Platform, options: ReadOptions) -
     job.roles_by_name()
     job.time(stated)
     job.statuses()
-    if not job.open and all(guess.taken_for in _OPTIONAL for guess in job.guesses):
+    unused = tuple(n for n in names if n not in {*job.roles.values(), *job.config.values()})
+    if job.open or any(guess.taken_for not in _OPTIONAL for guess in job.guesses):
+        job.made_by_command()
+        job.operation()
+    elif not (unused or job.guesses):
         return None
-    job.made_by_command()
-    job.operation()
-    unused = [n for n in names if n not in {*job.roles.values(), *job.config.values()}]
     return Proposal(
-        job.table(), tuple(job.guesses), tuple(unused), tuple(job.open), tuple(job.lacking)
+        job.table(),
+        tuple(job.guesses),
+        unused,
+        tuple(job.open),
+        tuple(job.lacking),
+        tuple(job.varying(unused)),
     )
 
 
@@ -176,6 +193,17 @@ class _Guessing:
             able = [c for c in self._free() if words & set(words_of(c))]
             if role not in self.roles and len(able) == 1:
                 self._take(role, able[0], "its name")
+        self._sizes_in_capitals()
+
+    def _sizes_in_capitals(self) -> None:
+        """Take M and N for the sizes of the matrix: without dense columns they are no others."""
+        ran, free = self.options.ran, self._free()
+        if ran is None or ran.traits.wide or not ran.workload.sparse or {"m", "n"} & {*self.roles}:
+            return
+        if {"M", "N"} <= {*free} and "K" not in free:
+            for role in ("m", "n"):
+                if self.cells[role.upper()].part(str.isdecimal) >= MOSTLY:
+                    self._take(role, role.upper(), f"{ran.name} has no dense columns")
 
     def _refuse_failures(self) -> None:
         """Report runs that the status column calls good and another column calls failed."""
@@ -345,9 +373,31 @@ class _Guessing:
             self.guesses.append(Guess("all rows", "measured by the platform's command", why))
 
     def operation(self) -> None:
-        if not {"op", "kernel"} & self.roles.keys() and self.options.ran is None:
-            each = [f"--op {operation_of(name)[0].example('WIDTH')}" for name in self.platform.ops]
+        if {"op", "kernel"} & self.roles.keys() or self.options.ran is not None:
+            return
+        beside, name = "width" in self.roles, self.options.op_name
+        if name and not beside:
+            how = f"--op {name}:WIDTH, or --map width=COLUMN"
+            self._lacks(f"no column has the number of dense columns of {name}: {how}")
+        elif not name:
+            texts = [operation_of(name)[0].example("WIDTH") for name in self.platform.ops]
+            each = [f"--op {text.partition(':')[0] if beside else text}" for text in texts]
             self._lacks(f"the operation is not stated: {' or '.join(each)}")
+
+    def varying(self, unused: Sequence[str]) -> list[str]:
+        """The unused columns that may be a choice or a machine, and that differ between runs of
+        one matrix, operation and configuration."""
+        keys = ("config", *self.config.values(), *(self.roles.get(role, "") for role in _IDENTITY))
+        able = [c for c in unused if may_be_choice(c, self.cells[c])]
+        first: dict[tuple[str, str], Any] = {}
+        differ: set[str] = set()
+        for _, record in self.records if able else ():
+            key = repr([record.get(name) for name in keys])
+            for column in able:
+                cell = record.get(column)
+                if cell not in ("", None) and first.setdefault((key, column), cell) != cell:
+                    differ.add(column)
+        return [column for column in able if column in differ]
 
     def _free(self) -> list[str]:
         taken = {*self.roles.values(), *self.config.values(), "config"}

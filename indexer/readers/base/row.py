@@ -78,9 +78,10 @@ class Reject(msgspec.Struct, frozen=True, gc=False):
 class ReadOptions:
     """Facts that the file may lack.
 
-    `op` for files without the operation, `unit` (a key of `UNITS`) for times without one, `columns`
-    from role to column name, `params` the platform's parameter names, `features` a file of matrix
-    features, `matrix` and `instance` names for files that lack them. `log` is the log table of the
+    `op` for files without the operation, `op_name` its name alone where a column has its number of
+    dense columns, `unit` (a key of `UNITS`) for times without one, `columns` from role to column
+    name, `params` the platform's parameter names, `features` a file of matrix features, `matrix`
+    and `instance` names for files that lack them. `log` is the log table of the
     platform's file, which all others override.
     """
 
@@ -92,11 +93,12 @@ class ReadOptions:
     matrix: str = ""
     instance: str = ""
     log: LogTable = field(default_factory=LogTable)
+    op_name: str = ""
 
     @property
     def ran(self) -> Op | None:
-        """The operation for files that do not state it."""
-        return self.op or self.log.op
+        """The operation for files that do not state it; none if only its name is given."""
+        return self.op or (None if self.op_name else self.log.op)
 
     def per_second(self, stated: str = "", *, where: str) -> float:
         """Units of its times per second: by the unit that the file has `stated`, the caller's or

@@ -82,6 +82,30 @@ def test_a_wrong_width_is_named(text: str, said: str) -> None:
     assert caught.value.hint == limit
 
 
+@pytest.mark.parametrize(
+    ("spelling", "dtype"),
+    [
+        ("float32", "f32"),
+        ("Float", "f32"),
+        ("float64", "f64"),
+        ("fp64", "f64"),
+        ("DOUBLE", "f64"),
+        ("half", "f16"),
+        ("fp16", "f16"),
+        ("bfloat16", "bf16"),
+        ("complex128", "c128"),
+    ],
+)
+def test_value_types_have_the_names_of_other_libraries(spelling: str, dtype: str) -> None:
+    assert Op.parse(f"spmm:8:{spelling}") == Op("spmm", 8, dtype)
+
+
+def test_an_unknown_value_type_names_the_legal_ones() -> None:
+    with pytest.raises(UsageError, match="'int8': one of f32, f64, f16, bf16") as caught:
+        Op.parse("spmm:8:int8")
+    assert "float64" in caught.value.hint
+
+
 @given(CONFIGS)
 def test_a_configuration_survives_text_and_json(values: dict[str, object]) -> None:
     config = Config(values)

@@ -24,12 +24,25 @@ def test_timings_by_hand() -> None:
             status="timeout")]
     )[CONFIG]  # fmt: skip
     assert timings == TimingSummary(
-        seconds=3.0, spread=1 / 3, conversion_s=5.0, runs=4, status="ok"
+        seconds=3.0, spread=1 / 3, conversion_s=5.0, runs=3, status="ok", failed=1
     )
+    assert timings.failing == 0.25
     failed = summarise_runs([run(status="oom"), run(status="crash"), run()])[CONFIG]
-    assert failed == TimingSummary(math.inf, 0.0, 0.0, 3, "crash")
+    assert failed == TimingSummary(math.inf, 0.0, 0.0, 0, "crash", 2)
+    assert failed.failing == 1.0
     assert summarise_runs([run()])[CONFIG].status == "invalid"
     assert summarise_runs([]) == {}
+
+
+def test_one_wrong_result_leaves_no_time() -> None:
+    def run(status: str) -> Run:
+        return Run("p", Op("spmv"), "cpu", CONFIG, Measurement(status, times_s=(1.0,)))
+
+    for statuses in (("ok", "wrong", "crash"), ("wrong", "ok", "ok", "ok")):
+        timing = summarise_runs(map(run, statuses))[CONFIG]
+        assert (timing.seconds, timing.status) == (math.inf, "wrong")
+        assert timing.runs == statuses.count("ok") == len(statuses) - timing.failed
+    assert summarise_runs(map(run, ("ok", "crash")))[CONFIG].seconds == 1.0
 
 
 def test_tiles_and_fused_kernels_take_the_least_of_all_calls() -> None:

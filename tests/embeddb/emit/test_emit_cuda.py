@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -185,6 +186,9 @@ def test_its_test_program_passes_and_notices_what_is_wrong(op: str, tmp_path: Pa
     library = written(tmp_path, Op.parse(op), [config])
     done = subprocess.run([emulated(tmp_path, library.prefix, test=True)], capture_output=True)
     assert done.returncode == 0 and b"ok: the largest error" in done.stdout, done.stderr
+    without = {**os.environ, "EMULATED_NO_GPU": "1"}
+    done = subprocess.run([tmp_path / "test"], capture_output=True, env=without)
+    assert done.returncode == 1 and done.stderr.startswith(b"test: no GPU for this test: ")
     source = tmp_path / f"{library.prefix}.cu"
     text = source.read_text()
     fewer = "".join(f" args.{name} -= args.{name} > 5;" for name in ("m", "nnz", "pieces"))

@@ -68,6 +68,7 @@ def test_another_platforms_answer_is_refused(
         (["--config", ROWS, "--op", "nest"], "no code for nest"),
         (["--config", "order=ji", "--op", "spmv"], "format = None"),
         (["--config", ROWS, "--op", "spmv", "--prefix", "a-b"], "prefix 'a-b'"),
+        (["--config", ROWS, "--op", "spmv", "--prefix", ""], "--prefix is empty"),
         (["--config", ROWS], "give either ANSWER"),
         (["last", "--config", ROWS, "--op", "spmv"], "give either ANSWER"),
         ([], "give either ANSWER"),

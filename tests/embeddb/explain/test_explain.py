@@ -164,6 +164,14 @@ def test_where_the_query_differs(told: Explanation) -> None:
     assert rows.deviations == pytest.approx((9.0 - 2.5) / 2.0)
 
 
+def test_numbers_of_a_learned_vector_are_no_statistics() -> None:
+    made, store = by_hand()
+    version = made.features_by[1] or made.featurizer_version
+    learned = {f"{version[:8]}.{at}": row for at, row in enumerate(made.features.values())}
+    told = explain(msgspec.structs.replace(made, features=learned), store)
+    assert told.neighbours and not told.differences
+
+
 def test_how_the_winners_agree(told: Explanation) -> None:
     (variant,) = told.agreement
     assert variant.votes == {"c": pytest.approx(0.75), "b": pytest.approx(0.25)}

@@ -94,7 +94,7 @@ def test_no_columns_and_no_entries(a: Any, how: str) -> None:
 @pytest.mark.parametrize("how", COPIES)
 def test_calls_before_conversion_go_on_counting(a: Any, b: Any, how: str) -> None:
     f = embeddb.compile(a, "spmm", k=16, config=ROWS)
-    f.change_later(of_handle.DeferredConfig(embeddb.Config.parse(BLOCKS), 3, tried=False))
+    f.change_later(of_handle.DeferredConfig(embeddb.Config.parse(BLOCKS), 3))
     f(b), f(b)
     g = COPIES[how](f)
     assert g.config == embeddb.Config.parse(ROWS)

@@ -183,6 +183,8 @@ def test_a_configuration_that_is_none_is_refused(a: Any) -> None:
         ({"db": None}, "db is None: a folder"),
         ({"db": 3}, "db is 3: a folder"),
         ({"build": "no"}, "build is 'no': True, False or None"),
+        ({"reproducible": "no"}, "reproducible is 'no': True or False"),
+        ({"reproducible": None}, "reproducible is None: True or False"),
     ],
 )
 def test_other_arguments_are_refused_in_a_line(a: Any, argument: Any, said: str) -> None:
@@ -201,6 +203,18 @@ def test_the_name_of_a_kernel_may_be_numpys(a: Any) -> None:
     f = embeddb.compile(a, np.str_("spmm"), k=8, config=ROWS)
     assert type(f.op.name) is str
     assert type(Op(np.str_("spmv"), 1, "f64").name) is str
+
+
+@pytest.mark.parametrize("layout", ["csr", "csc"])
+def test_longer_buffers_are_refused_with_a_cure(a: Any, layout: str) -> None:
+    made = a.asformat(layout)
+    b, pad = dense(20, 8), np.zeros(3, np.int32)
+    made.indices, made.data = np.append(made.indices, pad), np.append(made.data, pad)
+    with pytest.raises(MatrixError, match="pointers end at") as caught:
+        compiled(made)
+    assert "A.prune()" in caught.value.hint
+    made.prune()
+    np.testing.assert_allclose(compiled(made)(b), a @ b, rtol=1e-5)
 
 
 def test_the_matrix_is_copied(a: Any, f: Handle) -> None:
@@ -279,6 +293,15 @@ def test_wider_types_are_refused(f: Handle, dtype: Any) -> None:
         f(dense(20, 8, dtype=dtype))
 
 
+def test_a_tensor_that_requires_a_gradient_is_refused(f: Handle) -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(UsageError, match=r"B is no dense array: .*requires grad"):
+        f(torch.ones(20, 8, requires_grad=True))
+    y = embeddb.compile(f.sparse(), "spmv", config="order=ij,format=csr,lanes=4,threads=one")
+    with pytest.raises(UsageError, match=r"B is no dense array: .*requires grad"):
+        y(torch.ones(20, requires_grad=True))
+
+
 def test_the_number_of_operands(a: Any, f: Handle) -> None:
     with pytest.raises(UsageError, match="one dense operand"):
         f(dense(20, 8), dense(20, 8))
@@ -335,6 +358,9 @@ def test_sparse_gives_the_result_of_sddmm_its_places(a: Any) -> None:
     np.testing.assert_allclose(made.toarray(), a.multiply(c @ b.T).toarray(), rtol=1e-4)
     made.indices[:] = 2**30
     np.testing.assert_allclose(f.sparse().toarray(), a.toarray())
+    for values in (f.sparse().data[1:], np.ones((a.nnz, 1)), 3.0):
+        with pytest.raises(UsageError, match="values has the shape"):
+            f.sparse(values)
 
 
 def test_import_embeddb_stays_light() -> None:

@@ -29,7 +29,7 @@ def test_the_page_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     page = (ROOT / "docs" / "howto" / "compile.md").read_text(encoding="utf-8")
     block, tensors = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
     names: dict[str, Any] = {}
-    exec(compile(block.replace("calls=1000", "calls=1000, build=True"), "run.md", "exec"), names)
+    exec(compile(block.replace("calls=1000)", "calls=1000, build=True)"), "run.md", "exec"), names)
     assert "order=ijk" in capsys.readouterr().out
     expected = names["A"].multiply(names["C"] @ names["B"].T).toarray()
     assert abs(names["E"].toarray() - expected).max() < 1e-3

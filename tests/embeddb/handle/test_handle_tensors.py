@@ -102,6 +102,21 @@ def test_a_graph_outlives_its_handle() -> None:
 
 
 @pytest.mark.parametrize("layout", MAKE)
+def test_an_update_narrows_no_values(layout: str) -> None:
+    d = dense(torch.float32)
+    f = embeddb.compile(MAKE[layout](d), "spmm", k=K)
+    wide = d.double() / 3
+    for values in (MAKE[layout](wide), values_of(MAKE[layout](wide)).detach()):
+        with pytest.raises(UsageError, match="values holds float64, which float32 does not"):
+            f.update(values)
+    b = torch.randn(N, K)
+    torch.testing.assert_close(f(b), d @ b)
+    f = embeddb.compile(MAKE[layout](d.double()), "spmm", k=K)
+    f.update(MAKE[layout](2 * d))  # a narrower type loses nothing
+    torch.testing.assert_close(f(b.double()), 2 * d.double() @ b.double())
+
+
+@pytest.mark.parametrize("layout", MAKE)
 def test_update_reaches_every_product(layout: str) -> None:
     d, b, c = dense(), leaf(N, K), leaf(M, K)
     a = MAKE[layout](d)
@@ -283,6 +298,10 @@ def test_vmap_calls_it_for_each() -> None:
     torch.testing.assert_close(vmap(s)(c, b[0])[2], s(c[2], b[0, 2]))
     v = torch.stack([d.to_sparse_csr().values() * n for n in range(3)])
     torch.testing.assert_close(vmap(lambda v: f(b[0, 0], values=v))(v)[2], 2 * d @ b[0, 0])
+    assert vmap(f)(b[0, :0]).shape == (0, M, K)
+    assert vmap(f, in_dims=1, out_dims=1)(b[0, :0].transpose(0, 1)).shape == (M, 0, K)
+    assert vmap(s)(c[:0], b[0, :0]).shape == (0, v.shape[1])
+    assert vmap(lambda v: f(b[0, 0], values=v))(v[:0]).shape == (0, M, K)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
@@ -318,6 +337,7 @@ def test_a_trace_holds_the_product_and_not_its_result() -> None:
         make_fx(f)(b),
         make_fx(f, pre_dispatch=True)(b),
         torch.jit.trace(_Module(f), (b,)),
+        torch.jit.trace(f, (b,)),
         torch.export.export(_Module(f), (b,)).module(),
     ):
         torch.testing.assert_close(traced(2 * b), 2 * d @ b)

@@ -130,14 +130,20 @@ def test_a_sure_answer_is_tried_where_calls_are_many(
 
 
 @pytest.mark.usefixtures("answered")
-def test_an_update_in_the_middle_ends_the_trial(a: Any) -> None:
+@pytest.mark.parametrize("how", ["update", "with_values"])
+def test_a_trial_goes_on_with_other_values(a: Any, how: str) -> None:
     f = embeddb.compile(a, "spmm", k=16, calls=1e6, build=True)
     b = np.ones((200, 16), np.float32)
-    f(b)
-    f.update(3 * a)
-    for _ in range(CALLS + 2):
-        np.testing.assert_allclose(f(b), 3 * (a @ b), rtol=1e-5)
-    assert f.config == BLOCKS and "first calls" not in f.why()
+    for factor in range(1, CALLS + 1):
+        assert "first calls" not in f.why()
+        g = f.with_values(factor * a.data) if how == "with_values" else f
+        if how == "update":
+            f.update(factor * a)
+        np.testing.assert_allclose(g(b), factor * (a @ b), rtol=1e-5)
+    values = 1 if how == "with_values" else CALLS
+    np.testing.assert_allclose(f.with_values(a.data)(b), a @ b, rtol=1e-5)
+    assert "first calls tried" in f.why()
+    np.testing.assert_allclose(f(b), values * (a @ b), rtol=1e-5)
 
 
 @pytest.mark.usefixtures("answered")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +13,34 @@ import pytest
 from builders import OP, by_chance, fill, patterns, runs_of, tiny
 
 from embeddb.core.config import Op
+from embeddb.core.records import WorkloadInfo
 from embeddb.database import Database
 from embeddb.index import answer_file, fit, large
 from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.evidence import FIT_VERSION
 from embeddb.index.files import _FITTED_PER_S, _READ_PER_S
 from embeddb.index.fit import FitNote, read_note
 from embeddb.index.scopes import facts_of
+from embeddb.platforms.platform import parse_platform
+from embeddb.store import merge_facts
 from indexer.starter import copy_starter
 
 NOTE = f"fit/{OP}/tiny"
 SOME = patterns(3)
+FAMILIES = {one.group for one in SOME}
+#: The same matrices, of which no log names the families yet.
+ALONE = [replace(one, group="") for one in SOME]
 
 
 @pytest.fixture
 def db(tmp_path: Path) -> Database:
     return fill(Database.create(tmp_path / "db"), tiny(), SOME, times=by_chance(1))
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Database:
+    db = Database.create(tmp_path / "alone")
+    return fill(db, tiny(), ALONE, times=by_chance(1))
 
 
 @pytest.fixture
@@ -41,6 +55,15 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(fit, "cross_validated", counted)
     return done
+
+
+def put_families(db: Database, imported: bool = False) -> None:
+    """Store the families of the matrices, as a log does or as an import."""
+    infos = [WorkloadInfo(id=one.id, group=one.group) for one in SOME]
+    if imported:
+        db.store.take([], infos)
+    else:
+        db.store.put_patterns(infos)
 
 
 def rebuilt(db: Database, *, again: bool = False) -> AnswerIndex:
@@ -85,6 +108,64 @@ def test_other_runs_and_other_features_are_fitted(
     assert not fit.FitInput(runs, {name: vectors}, facts).is_of(note, among)
     assert not fit.FitInput(runs, readable, {"tiny": {"cpu": "other"}}).is_of(note, among)
     assert not fit.FitInput(fewer, readable, facts).is_of(note, among)
+
+
+@pytest.mark.parametrize("imported", [False, True])
+def test_families_that_arrive_after_the_runs_are_fitted(
+    alone: Database, fits: list[int], imported: bool
+) -> None:
+    rebuilt(alone)
+    generation = alone.store.generation  # of which remembered answers are
+    fits.clear()
+    put_families(alone, imported)
+    assert alone.store.generation == generation + 1  # for a batch, which may be of thousands
+    alone.index._files._open.clear()
+    queried = alone.index._files.get(OP, "tiny")
+    assert queried is not None and set(queried.evidence.groups) == FAMILIES and fits
+    noted = alone.index.refresh(OP, "tiny")
+    assert noted is not None
+    assert answer_file.to_bytes(noted) == answer_file.to_bytes(rebuilt(alone, again=True))
+    generation = alone.store.generation
+    put_families(alone)
+    alone.store.put_patterns([WorkloadInfo(id=ALONE[0].id, about={"note": "seen"})])
+    assert alone.store.generation == generation
+
+
+def test_facts_of_machines_and_winners_that_arrive_later_are_fitted(
+    db: Database, fits: list[int]
+) -> None:
+    here = tiny().at("here", {"cpu": "one"})
+    fill(db, here, SOME, times=by_chance(1))
+    db.index.refresh(OP, here.id)
+    fits.clear()
+    stamp = db.index.partition(OP, here).stamp
+    db.store.put_platform(tiny().at("here", {"cpu": "another"}))
+    queried = db.index.partition(OP, here)
+    assert queried.facts == {here.id: {"cpu": "another"}} and queried.stamp != stamp and not fits
+    later = db.index.refresh(OP, here.id)
+    assert later is not None and later.facts == {here.id: {"cpu": "another"}} and fits
+    text = tiny().text.replace("[[space]]", "[traits]\nwinners_only = true\n\n[[space]]")
+    db.store.put_platform(parse_platform(text).at("here"))
+    later = db.index.refresh(OP, here.id)
+    assert later is not None and later.evidence.winners
+
+
+@pytest.mark.parametrize("missed", [False, True])
+def test_a_partition_that_missed_families_is_built_again(
+    alone: Database, fits: list[int], monkeypatch: pytest.MonkeyPatch, missed: bool
+) -> None:
+    rebuilt(alone)
+    if missed:  # older code did not mark the patterns
+        monkeypatch.setattr(merge_facts, "raise_generation", lambda txn, members: None)
+        put_families(alone)
+    key = f"partition/{OP}/tiny"
+    older = {**json.loads(alone.store.notes.get(key) or b""), "fit": FIT_VERSION}
+    alone.store.notes.put(key, json.dumps(older).encode())
+    alone.index._files._open.clear()
+    fits.clear()
+    queried = alone.index._files.get(OP, "tiny")
+    assert queried is not None and bool(fits) == missed
+    assert (set(queried.evidence.groups) == FAMILIES) == missed
 
 
 def test_the_time_that_building_takes_is_estimated(

@@ -90,10 +90,12 @@ def test_behind_the_guard_the_default_is_answered() -> None:
     assert found.lost(9.0) == pytest.approx(np.full(5, 0.3))
 
 
-def test_rows_without_the_default_or_with_mostly_failures_do_not_count() -> None:
-    failed = [0.0, FAILED_GAIN, FAILED_GAIN, FAILED_GAIN, 0.4]
-    found = _choices([*[[0.0, 0.7, 0.1, 0.3, 0.2]] * 4, [NAN, 0.7, 0.1, 0.3, 0.2], failed])
-    assert found.counted().group.tolist() == [0, 1, 2, 3]
+def test_rows_without_the_default_or_another_that_ran_do_not_count() -> None:
+    failing = [0.0, FAILED_GAIN, FAILED_GAIN, FAILED_GAIN, 0.4]
+    odd = [[NAN, 0.7, 0.1, 0.3, 0.2], [*failing[:4], FAILED_GAIN], failing]
+    found = _choices([*[[0.0, 0.7, 0.1, 0.3, 0.2]] * 4, *odd])
+    assert found.counted().group.tolist() == [0, 1, 2, 3, 6]
+    assert found.measured[-1] == 0.0 and found.lost(0.0)[-1] == pytest.approx(0.4)
 
 
 def test_neighbours_that_are_left_out_make_room() -> None:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.database import Database
+from embeddb.database import Database, open_database
 from embeddb.featurizers.stats import Stats
+from embeddb.index.files import IndexFiles
 from embeddb.index.lookup import _MOST_VECTORS, Lookup
 
 WIDE = Op("spmm", 64)
@@ -94,3 +95,25 @@ def test_a_featurizer_that_there_is_not() -> None:
         db.by_featurizer("nowhere")
     with pytest.raises(UsageError, match="no measured matrix has a vector of nest-stats"):
         db.by_featurizer("nest-stats").query(patterns()[0], platform="tiny", op=OP)
+
+
+def test_each_opening_reports_its_own_long_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(IndexFiles, "_building_s", lambda *_: 9.0)
+    fill(Database.create(tmp_path / "db"), tiny()).close()
+    one, other = list[str](), list[str]()
+    with (
+        open_database(tmp_path / "db", note=one.append) as first,
+        open_database(tmp_path / "db", note=other.append) as second,
+    ):
+        for count, db in ((1, first), (2, first.index.by_featurizer("stats")), (2, second)):
+            index = db if isinstance(db, Lookup) else db.index
+            index.forget_partitions()
+            index.partition(OP, tiny())
+            assert len(one) == count and len(other) == (db is second)
+        first.index._derived.reload()  # as after `use_weights`
+        first.index.forget_partitions()
+        first.index.partition(OP, tiny())
+    assert (len(one), len(other)) == (3, 1)
+    assert all(line.startswith("preparing answers for") for line in one + other)

@@ -65,7 +65,8 @@ def build(runs: list[Run]) -> RunMatrix:
 
 
 def slow_seconds(runs: list[Run], place: tuple[str, str], config: Config) -> float:
-    """nan if it was never run there, inf if it never worked, else the median of medians."""
+    """nan if it was never run there, inf if it never worked or a result was wrong, else the median
+    of medians."""
     here = [r for r in runs if (r.pattern_id, r.platform) == place and r.config == config]
     good = [
         statistics.median(r.measurement.times_s)
@@ -73,7 +74,7 @@ def slow_seconds(runs: list[Run], place: tuple[str, str], config: Config) -> flo
         if r.measurement.status == "ok" and r.measurement.times_s
     ]
     good = [s for s in good if math.isfinite(s) and s > 0]
-    if good:
+    if good and all(r.measurement.status != "wrong" for r in here):
         return statistics.median(good)
     return math.inf if here else math.nan
 
@@ -87,7 +88,8 @@ def slow_conversion(runs: list[Run], place: tuple[str, str], config: Config) -> 
         and 0 < r.measurement.seconds < math.inf
         and r.measurement.conversion_s is not None
     ]
-    return statistics.median(known) if known else 0.0
+    timed = math.isfinite(slow_seconds(runs, place, config))
+    return statistics.median(known) if known and timed else 0.0
 
 
 def slow_gain(runs: list[Run], place: tuple[str, str], config: Config, calls: float) -> float:

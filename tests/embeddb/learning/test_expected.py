@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,13 @@ from embeddb.cost_model.encoders.own_parameters import Layout
 from embeddb.cost_model.gaussian import GaussianProcess
 from embeddb.index.run_matrix import MatrixRow, join
 from embeddb.learning.comparison import judge
-from embeddb.learning.expected import Candidates, by_mean, expected, learning_curve
+from embeddb.learning.expected import (
+    Candidates,
+    by_mean,
+    error_in_replays,
+    expected,
+    learning_curve,
+)
 from embeddb.learning.left_out import inputs_of, left_out, measured
 from embeddb.learning.samples import Samples, from_evidence
 from embeddb.platforms.platform import load_platform
@@ -149,3 +157,12 @@ def test_the_curve_ends_with_all_samples() -> None:
         assert all(p.lost.shape == (12,) and (p.lost <= 0).all() for p in curve)
         (whole,) = expected(process, own, among, [by_mean(process, own, among, range(12))])
         assert np.allclose(curve[-1].lost, whole.at_1)
+
+
+def test_errors_in_replays_are_those_of_the_page() -> None:
+    page = (Path(__file__).parents[3] / "docs/results/few-samples.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| 20 \|.*\| ([\d.]+) \| [\d.]+ \|$", page, re.MULTILINE)
+    assert len(rows) == 5
+    for count, points in rows:
+        assert error_in_replays(int(count)) == (int(count), float(points))
+    assert error_in_replays(40)[0] == 50 and error_in_replays(249)[0] == 100

@@ -118,6 +118,8 @@ def test_dimacs_shortest_path_graphs(tmp_path: Path) -> None:
         ("# Nodes: 12 Edges: 3\n1\t2\n2\t3\n3\t1\n", (12, 12), TRIANGLE),
         ("#Nodes:\t5\tEdges:\t2\r\n2 3\r\n3 5\r\n", (5, 5), [(1, 2), (2, 4)]),
         ("# Nodes: 4000 Edges: 1\n3000 1\n", (4000, 4000), [(2999, 0)]),
+        ("# Nodes: 1,005 Edges: 2\n0\t1\n5\t2\n", (1005, 1005), [(0, 1), (5, 2)]),
+        ("# Nodes: 1.004.005 Edges: 1\n3 0\n", (1004005, 1004005), [(3, 0)]),
         ("# Nodes: 5 Edges: 2\n90000000000 7\n7 500000\n", (5, 5), [(2, 0), (0, 1)]),
         ("source,target,weight\n0,1,1.5\n1,2,\n2,0,3\n", (3, 3), TRIANGLE),
         ('"Source";"Target"\n0;1\n1;2\n2;0\n', (3, 3), TRIANGLE),

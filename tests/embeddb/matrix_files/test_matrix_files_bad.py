@@ -76,6 +76,7 @@ BAD_TEXT = [
     ("a.el", "# c\n0 1\n1 -2\n", 3, "negative"),
     ("a.el", "0 99999999999999999999\n", 1, "whole"),
     ("a.el", "# Nodes: 3 Edges: 3\n0 1\n1 2\n", None, "states 3 edges"),
+    ("a.el", "# Nodes: 3 Edges: 1,003\n0 1\n1 2\n", None, "states 1003 edges"),
     ("a.hb", "one line", None, "too short"),
     ("a.hb", hb("4 1 1", "RUA 1 1 1 0"), 2, "list"),
     ("a.hb", hb("4 1 -1 0 0", "RUA 1 1 1 0"), 2, "negative"),

@@ -477,6 +477,24 @@ def test_the_contract_finds_what_parsing_cannot() -> None:
     )
 
 
+def test_a_default_that_draws_miss_is_no_space_without_a_legal_configuration() -> None:
+    names, end = "abcdef", "\n"
+    text = f"""
+name = "tight"
+version = "1"
+title = "Two of a million are legal"
+[[space]]
+kernels = ["spmm"]
+constraints = ["{" and ".join(f"{name} == 1" for name in names[:5])} and f <= 2"]
+[space.params]
+{"".join(f"{name} = {{ type = 'int', values = {list(range(1, 11))} }}{end}" for name in names)}
+[space.default]
+{end.join(f"{name} = 1" for name in names)}
+"""
+    (problem,) = check_platform(parse_platform(text))
+    assert "random draws found no legal configuration but the default for spmm:128" in problem
+
+
 def test_a_default_that_breaks_its_constraint_comes_with_the_cure() -> None:
     narrow = GOOD.replace("tile <= WIDTH or tile == 8", "order == 'b' and tile <= WIDTH")
     with pytest.raises(PlatformError, match="default: is not legal: order=a: breaks") as caught:

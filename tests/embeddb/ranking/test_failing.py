@@ -13,7 +13,7 @@ from embeddb.explain.explanation import fails
 from embeddb.index.config_counts import Failures
 from embeddb.ranking.build import build_query
 from embeddb.ranking.rankers.order import chances, likely_last
-from embeddb.ranking.recommendation import Candidate
+from embeddb.ranking.recommendation import Candidate, Recommendation
 from embeddb.ui.cli.explain_text import show_explanation
 from embeddb.ui.report.explanation import explanation_html
 from indexer.embed import embed
@@ -104,3 +104,61 @@ def test_rates_are_drawn_together_where_few_tell() -> None:
     assert found.counts == {CONFIGS[0]: (1, 4), CONFIGS[1]: (1, 1)}
     assert found.chance(CONFIGS[1]) == pytest.approx((1 + 2 * 0.4) / 3)
     assert found.chance(CONFIGS[3]) == pytest.approx(0.4)
+
+
+def _own(statuses: dict[int, tuple[str, ...]]) -> Database:
+    """A database in which variants ran on the new pattern with these outcomes."""
+    db, times = fill(Database.in_memory(), tiny()), (4.0, 1.0, 2.0, 3.0)
+    db.index.record(
+        [
+            Run(NEW.id, OP, "tiny", CONFIGS[at], Measurement(status, (times[at],), when=1.0 + n))
+            for at, each in statuses.items()
+            for n, status in enumerate(each)
+        ],
+        NEW,
+        tiny(),
+    )
+    return db
+
+
+def _variants(answer: Recommendation) -> list[str]:
+    return [c.config["variant"] for c in answer.candidates]
+
+
+def test_a_configuration_with_a_wrong_result_here_is_not_proposed() -> None:
+    for wrong in (("ok", "wrong", "wrong", "crash"), ("ok", "ok", "ok", "wrong")):
+        db = _own({0: ("ok", "ok"), 1: wrong, 2: ("ok", "ok")})
+        answer = db.query(NEW, platform="tiny", op=str(OP))
+        assert answer.link == "measured" and _variants(answer)[:2] == ["c", "a"]
+        assert "b" not in _variants(answer)
+
+
+def test_a_configuration_that_often_fails_here_is_behind_those_that_do_not() -> None:
+    db = _own({0: ("ok", "ok"), 1: ("ok", "crash"), 2: ("ok", "ok")})
+    answer = db.query(NEW, platform="tiny", op=str(OP), k=3)
+    assert _variants(answer) == ["c", "a", "b"] and answer.confidence == "high"
+    assert [c.order_reason for c in answer.candidates] == ["", "", "failure risk"]
+    assert [c.failure for c in answer.candidates] == [None, None, 0.5]
+    # Alone with a default that fails more often, it is no sure answer.
+    alone = _own({0: ("crash", "ok", "crash"), 1: ("ok", "crash")}).query(
+        NEW, platform="tiny", op=str(OP), k=2
+    )
+    assert (_variants(alone)[0], alone.confidence) == ("b", "low")
+    assert "the answer failed in 1 of 2 runs here" in alone.warnings
+    assert "the default failed in 2 of 3 runs here" in alone.warnings
+
+
+def test_a_configuration_that_seldom_fails_here_stays_first_with_a_warning() -> None:
+    db = _own({0: ("ok", "ok"), 1: ("ok", "ok", "timeout"), 2: ("ok", "ok")})
+    answer = db.query(NEW, platform="tiny", op=str(OP))
+    assert (_variants(answer)[0], answer.confidence) == ("b", "medium")
+    assert answer.candidates[0].failure == pytest.approx(1 / 3)
+    assert "the answer failed in 1 of 3 runs here" in answer.warnings
+
+
+def test_a_configuration_that_fails_here_is_last_where_neighbours_answer() -> None:
+    first = _variants(_own({}).query(NEW, platform="tiny", op=str(OP)))[0]
+    at = [c["variant"] for c in CONFIGS].index(first)
+    answer = _own({at: ("crash", "ok")}).query(NEW, platform="tiny", op=str(OP), k=4)
+    assert answer.link != "measured" and _variants(answer)[-1] == first
+    assert answer.candidates[-1].failure == 0.5

@@ -197,3 +197,32 @@ def test_what_ran_before_an_interrupt_or_a_tuners_fault_is_kept(error: type[Exce
 def test_depth_is_of_the_databases_own_answers(lawful: Database) -> None:
     with pytest.raises(UsageError, match="not the proposals of a tuner"):
         lawful.query(band(137, 14), platform="tiny", op=OP, tuner="random", why=True)
+
+
+@pytest.mark.usefixtures("law")
+@pytest.mark.parametrize(
+    ("status", "outcome"), [("timeout", ("ok", "failure risk")), ("wrong", ("wrong", "failed"))]
+)
+def test_what_fails_in_a_round_is_behind_what_does_not(
+    monkeypatch: pytest.MonkeyPatch, status: str, outcome: tuple[str, str]
+) -> None:
+    run, seen = LawRunner.run, set[Config]()
+
+    def failing(self: LawRunner, *args: Any, **options: Any) -> Iterator[tuple[Config, Any]]:
+        for config, m in run(self, *args, **options):
+            at = CONFIGS.index(config) == 2 and config not in seen
+            seen.add(config)
+            yield config, Measurement(status, when=m.when) if at else m
+
+    monkeypatch.setattr(LawRunner, "run", failing)
+    db = fill(Database.in_memory(), _measured_platform().at("elsewhere"))
+    new = band(137, 14, name="new", group="new")
+    done = measure_answer(
+        db.index,
+        db.query(new, platform="lab", op=OP),
+        new,
+        Remeasurement(RunOptions(), rounds=2),
+    )
+    last = done.candidates[2]
+    assert last.config == {"variant": "c"}, "the fastest, before the one that always crashes"
+    assert (last.status, last.order_reason) == outcome and last.failure == 0.5

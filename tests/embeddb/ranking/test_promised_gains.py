@@ -24,6 +24,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.index.vote import VoteSettings
+from embeddb.platforms.platform import Platform
 from embeddb.ranking.order_reason import rank_notes, rests_on, with_order_reasons
 from embeddb.ranking.query import Query, VoteQuality
 from embeddb.ranking.rankers.base import Ranker, StaticBest
@@ -161,6 +162,11 @@ def _kernels(rng: np.random.Generator) -> Recommendation:
 
 
 def _structures(law: Any, measured: Iterable[Any], asked: Any, rng: Any) -> Recommendation:
+    db, here = _measured(law, measured, rng)
+    return db.query(asked, platform=here, op=law.OP, k=20)
+
+
+def _measured(law: Any, measured: Iterable[Any], rng: Any) -> tuple[Database, Platform]:
     db, here = Database.in_memory(), law.here()
     db.store.put_platform(here)
     for one in measured:
@@ -168,7 +174,7 @@ def _structures(law: Any, measured: Iterable[Any], asked: Any, rng: Any) -> Reco
         runs = law.runs_of(one, here)
         db.store.append(_scattered(runs, rng, runs[0].config))
     embed(db.index)
-    return db.query(asked, platform=here, op=law.OP, k=20)
+    return db, here
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -228,6 +234,20 @@ def test_each_reason(candidates: list[Candidate], reasons: list[str]) -> None:
     for one, reason in zip(made.candidates, reasons, strict=True):
         assert rests_on(one, made.default).endswith(reason)
         assert made.document()["candidates"][0]["order_reason"] == reasons[0]
+
+
+@pytest.mark.parametrize(("law", "seed"), [(measured_kernels, 1), (measured_nests, 2)])
+def test_a_reason_does_not_depend_on_the_number_of_ranks(law: Any, seed: int) -> None:
+    """An answer of few ranks has the reasons of the first ranks of a longer one."""
+    db, here = _measured(law, law.measured()[::2], np.random.default_rng(seed))
+
+    def reasons(k: int) -> list[str]:
+        made = db.query(law.asked(), platform=here, op=law.OP, k=k)
+        return [c.order_reason for c in made.candidates]
+
+    whole = reasons(20)
+    assert "explores" in whole
+    assert all(reasons(k) == whole[:k] for k in range(1, 9))
 
 
 def test_a_tuner_that_was_named_gives_the_order() -> None:

@@ -30,7 +30,7 @@ from embeddb.index.scopes import nearest_widths
 from embeddb.platforms.platform import Platform, load_platform
 from embeddb.ranking.confidence import confidence_of
 from embeddb.ranking.fallback import answer
-from embeddb.ranking.prediction import _expected, judged, predict_by, with_judgement
+from embeddb.ranking.prediction import _expected, _fastest, judged, predict_by, with_judgement
 from embeddb.ranking.query import Query, VoteOrigin, VoteQuality
 from embeddb.ranking.rankers.choose import Rankers, ranker_of
 from embeddb.ranking.rankers.cost_model import CostModelRanker
@@ -659,3 +659,25 @@ def test_preparation_counts_when_measured_answers_are_ranked_for_few_calls() -> 
     took = {c: TimingSummary(s, 0.0, prepared, 1, "ok") for c, s, prepared in times}
     first = [Config(ranked_by_time(made, took).candidates[0].config) for made in (few, many)]
     assert first == [CONFIGS[1], CONFIGS[2]]
+
+
+def test_the_fastest_elsewhere_ran_there_and_no_more_are_read_than_are_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    db, three = Database.in_memory(), patterns(3)
+    db.store.put_platform(tiny())
+    runs = [
+        Run(three[0].id, OP, "tiny", CONFIGS[0], Measurement("crash")),
+        Run(three[1].id, OP, "tiny", CONFIGS[1], Measurement(times_s=(2.0,))),
+        Run(three[1].id, OP, "tiny", CONFIGS[2], Measurement("oom")),
+        Run(three[2].id, OP, "tiny", CONFIGS[3], Measurement(times_s=(2.0,))),
+    ]
+    for pattern in three:
+        own = [run for run in runs if run.pattern_id == pattern.id]
+        db.index.record(own, pattern, tiny())
+    ids, read = [pattern.id for pattern in three], list[str]()
+    assert _fastest(db.store, "tiny", OP, ids, 8) == [CONFIGS[1], CONFIGS[3]]
+    stored = db.store.runs
+    monkeypatch.setattr(db.store, "runs", lambda *at: read.append(at[2]) or stored(*at))
+    assert _fastest(db.store, "tiny", OP, ids, 1) == [CONFIGS[1]]
+    assert read == ids[:2]

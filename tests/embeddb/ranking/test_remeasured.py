@@ -112,6 +112,8 @@ def test_without_rounds_the_order_is_by_time_and_one_run_is_never_sure() -> None
         ({A: [1.3], C: [1.0, 1.01]}, "medium"),
         ({A: [1.0, 1.4], C: [0.9, 1.2]}, "medium"),
         ({A: [1.0, 1.01], C: [1.3, 1.31]}, "high"),
+        ({A: [0.1, 2.0], C: [1.3, 1.31]}, "medium"),  # the default, of two machines
+        ({A: [9.0], C: [0.1, 2.0]}, "medium"),
     ],
 )
 def test_sure_is_what_ran_twice_and_is_apart(
@@ -122,7 +124,10 @@ def test_sure_is_what_ran_twice_and_is_apart(
         for config, each in {B: [1.6, 1.61], D: [1.7, 1.71], **times}.items()
         for at, took in enumerate(each)
     ]
-    assert ask(held).confidence == sure
+    made = ask(held)
+    assert made.confidence == sure
+    apart = any(max(each) > 9 * min(each) for each in times.values())
+    assert any("of two machines?" in line for line in made.warnings) == apart
 
 
 def test_a_simulator_tells_the_same_every_time() -> None:

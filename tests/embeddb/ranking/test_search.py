@@ -147,6 +147,7 @@ def test_one_answer_costs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("embeddb.ranking.rankers.search.search", searched)
     query = _query("waco-cpu")
     assert len(SearchTuner(query, rng=np.random.default_rng(0)).ask(1)) == 1
+    assert len(answer(changed(query, judged={"rank": 0.9}), 1).candidates) == 1
 
 
 def test_a_query_searches_where_the_model_ranks_a_space_too_large(

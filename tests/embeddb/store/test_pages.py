@@ -6,6 +6,7 @@ import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import fill, patterns, tiny
@@ -62,6 +63,22 @@ def test_while_somebody_writes(tmp_path: Path) -> None:
         for at in range(30):
             db.store.notes.put(f"{at % 3}", bytes(5000 * at))
             db.store.refuse_damage()
+
+
+def test_a_readonly_check_reads_pages_inside_a_read(
+    sound: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else pages that another process reuses meanwhile look damaged."""
+    with Database.open(sound, readonly=True) as db:
+        shared: Any = db.store._engine
+        engine, seen = shared._used(), list[list[int]]()
+
+        def recorded(folder: Path) -> list[str]:
+            seen.append(list(engine._gate._readers))
+            return broken_pages(folder)
+
+        monkeypatch.setattr(lmdb_engine, "broken_pages", recorded)
+        assert db.store.problems() == [] and len(seen) == 1 and seen[0]
 
 
 def test_it_finds_what_verify_finds(sound: Path, tmp_path: Path) -> None:

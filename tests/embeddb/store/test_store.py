@@ -214,6 +214,24 @@ def test_put_patterns_completes_and_never_empties(store: Store) -> None:
     assert store.pattern(IDS[1]) is None
 
 
+@pytest.mark.parametrize("imported", [False, True])
+def test_the_name_of_a_file_is_no_group_that_others_must_keep(store: Store, imported: bool) -> None:
+    def group_after(*facts: str) -> str:
+        """Facts are names, each with the group that follows it, as rows of logs or as imports."""
+        infos = [WorkloadInfo(id=IDS[0], name=n, group=g) for n, g in map(str.split, facts)]
+        done = [store.take([], [info]) for info in infos] if imported else []
+        if not imported:
+            store.put_patterns(infos)
+        assert not [c for one in done for c in one.against if "group" in c.reason]
+        found = store.pattern(IDS[0])
+        assert found is not None
+        return found.group
+
+    assert group_after("a a", "b b") == "a"
+    assert group_after("b G") == "G"
+    assert group_after("a a", "c c") == "G"
+
+
 def test_find_is_exact(store: Store) -> None:
     names = ["a", "a\0b", "a\0", "ab", "x" * 500, "x" * 499 + "y", "ü" * 300]
     for at, name in enumerate(names):

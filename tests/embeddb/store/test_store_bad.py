@@ -14,6 +14,7 @@ from pathlib import Path
 
 import lmdb
 import pytest
+from builders import fill, patterns, tiny
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import (
@@ -25,7 +26,8 @@ from embeddb.core.errors import (
     StoreVersion,
 )
 from embeddb.core.records import Measurement, Run, WorkloadInfo
-from embeddb.store import Store, open_store
+from embeddb.database import Database
+from embeddb.store import Store, lmdb_files, open_store
 from embeddb.store.lmdb_engine import LmdbEngine
 
 SPMM = Op("spmm", 32)
@@ -35,10 +37,10 @@ SPAN = 100
 PRELUDE = """
 import os, sys, time
 from pathlib import Path
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 from test_store_bad import SPMM, batch
 from embeddb.core.errors import *
-from embeddb.store import Store, open_store
+from embeddb.store import Store, lmdb_files, open_store
 from embeddb.store.lmdb_engine import LmdbEngine
 folder = Path({folder!r})
 """
@@ -59,7 +61,8 @@ def add(store: Store, number: int, size: int = SPAN, *, bulk: int = 0) -> None:
 
 
 def child(script: str, folder: Path, *, wrap: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    text = PRELUDE.format(tests=str(Path(__file__).parent), folder=str(folder))
+    here = Path(__file__).parent
+    text = PRELUDE.format(tests=[str(here), str(here.parents[1] / "fixtures")], folder=str(folder))
     return subprocess.Popen(
         [*wrap, sys.executable, "-c", text + textwrap.dedent(script)],
         stdin=subprocess.PIPE,
@@ -69,8 +72,8 @@ def child(script: str, folder: Path, *, wrap: tuple[str, ...] = ()) -> subproces
     )
 
 
-def output(process: subprocess.Popen[str], told: str = "") -> str:
-    said, _ = process.communicate(told, timeout=60)
+def output(process: subprocess.Popen[str], told: str = "", wait_s: float = 60) -> str:
+    said, _ = process.communicate(told, timeout=wait_s)
     return said
 
 
@@ -168,12 +171,25 @@ def test_another_schema(folder: Path, schema: bytes, hint: str, readonly: bool) 
         open_store(folder)
 
 
-def test_a_network_file_system(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        Path, "read_text", lambda *_, **__: f"/dev/x / ext4 rw 0 0\nhost:/x {folder} nfs4 rw 0 0\n"
-    )
-    with pytest.raises(StoreError, match="network file system"):
-        open_store(folder)
+@pytest.mark.parametrize("kind", ["nfs4", "gpfs", "beegfs"])
+@pytest.mark.parametrize(
+    "name", ["share", "my share", "tab\there", "back\\slash", "a\xa0b", "a\x85b"]
+)
+def test_a_network_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
+) -> None:
+    (share := tmp_path / name).mkdir()
+    (disk := share / "disk").mkdir()
+    escaped = str(share)
+    for sign in "\\ \t":
+        escaped = escaped.replace(sign, f"\\{ord(sign):03o}")
+    mounts = f"/dev/a / ext4 rw 0 0\n//nas/x {escaped} {kind} rw 0 0\n"
+    (table := tmp_path / "mounts").write_text(f"{mounts}/dev/b {escaped}/disk ext4 rw 0 0\n")
+    monkeypatch.setattr(lmdb_files, "_MOUNTS", table)
+    with pytest.raises(StoreError, match=f"on a network file system .{kind}."):
+        open_store(share / "db", create=True)
+    for local in (disk, tmp_path / "other"):
+        open_store(local / "db", create=True).close()
 
 
 # -- damage --------------------------------------------------------------------------------
@@ -260,6 +276,50 @@ def test_broken_pages_never_end_the_process(folder: Path) -> None:
     assert process.returncode == 0, said
     assert len(said) == 30
     assert said.count("problems") + said.count("error") > 5
+
+
+@pytest.mark.slow
+def test_no_verb_that_reads_everything_ends_at_a_zeroed_page(tmp_path: Path) -> None:
+    """Each page in turn, as after a lost block of a disk; a small file is checked when opened, so
+    the bound is set to none."""
+    with Database.create(tmp_path / "db") as db:
+        fill(db, tiny(), patterns(8))
+    Database.create(tmp_path / "team").close()
+    process = child(
+        """
+    import io
+    from contextlib import redirect_stderr, redirect_stdout
+    from embeddb.store import lmdb_engine
+    from embeddb.ui.cli.main import run
+
+    os.chdir(folder.parent)
+    lmdb_engine._SMALL_BYTES, data = 0, folder / "data.mdb"
+    whole = data.read_bytes()
+    verbs = ("stat", "models", "sources", "copy", "push", "export", "rebuild")
+    more = {"copy": ["new"], "push": ["team"], "export": ["e.jsonl"]}
+    damaged = 0
+    for at in range(2, len(whole) // 4096):
+        data.write_bytes(whole[: 4096 * at] + bytes(4096) + whole[4096 * (at + 1) :])
+        for verb in ("check", *verbs):
+            print("page", at, verb, flush=True)
+            place = ["db", verb, "db", *more.get(verb, [])]
+            with redirect_stdout(io.StringIO()) as out, redirect_stderr(out):
+                try:
+                    run(place)
+                except SystemExit as e:
+                    code = e.code or 0
+            lines = out.getvalue().splitlines()
+            if verb == "check" and not code:
+                break  # a free page
+            # Without the second page of a large value, what does not read it succeeds.
+            assert code == 0 or (code == 1 and len(lines) == 1 + (verb == "check")), lines
+            damaged += code
+    print("damaged", damaged)
+    """,
+        tmp_path / "db",
+    )
+    said = output(process, wait_s=250).splitlines()
+    assert said[-1].startswith("damaged") and int(said[-1].split()[1]) > 8 * 40, said[-5:]
 
 
 def test_runs_that_point_at_nothing_are_reported(folder: Path) -> None:

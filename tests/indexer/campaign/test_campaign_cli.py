@@ -54,6 +54,15 @@ def test_a_plan_with_everything(asked: list[str], capsys: pytest.CaptureFixture[
     assert "0 of " in capsys.readouterr().out
 
 
+def test_a_platform_without_a_runner_is_not_planned(
+    asked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked[asked.index("spade")], asked[asked.index("spmm:32")] = "spmv-formats", "spmv"
+    assert _run("plan", *asked, "--configs", "3") != 0
+    err = capsys.readouterr().err
+    assert "spmv-formats has no runner" in err and not Path(asked[1]).exists()
+
+
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [

@@ -176,6 +176,7 @@ def test_the_matrix_is_written_once_and_the_folder_removed(tmp_path: Path) -> No
     [
         ("echo t=2 t=4; echo t=6", "{ regex = 't=(?P<x>[0-9.]+)', unit = 's' }", (2, 4, 6)),
         ("echo 7 us >&2", "{ regex = '^(\\d+) us$', unit = 'us', from = 'stderr' }", (7e-6,)),
+        ("echo t=2 ms t=4 short", "{ regex = 't=(\\S+)', unit = 'ms' }", (2e-3, 4e-3)),
         ("echo 3 > $3", "{ json = '0', unit = 'ms', from = 'output' }", None),
         ("echo [3] > $3", "{ json = '0', unit = 'ms', from = 'output' }", (3e-3,)),
         ('echo log; echo \'{"a":{"b":[4,8]}}\'', "{ json = 'a.b', unit = 'ns' }", (4e-9, 8e-9)),
@@ -201,6 +202,9 @@ def test_times(tmp_path: Path, script: str, time: str, seconds: tuple[float, ...
         ("t=quick", "'quick', which is no number"),
         ("nothing", "no time in its stdout"),
         ("", "no time in its stdout"),
+        ("t=12.5 us done", "'12.5 us done', and command.time.unit is 'ms'"),
+        ("t=1 ms t=2 cycles", "command.time.unit is 'ms'"),
+        ("t=7 microseconds", "command.time.unit is 'ms'"),
     ],
 )
 def test_what_is_no_time(tmp_path: Path, said: str, problem: str) -> None:

@@ -193,7 +193,7 @@ def test_without_gcc_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with CpuRunner() as runner:
         reason = runner.available()
-        assert reason == "gcc not found: install a C compiler to measure; queries still work"
+        assert reason == "gcc not found: install a C compiler to build kernels; queries need none"
         with pytest.raises(RunnerUnavailable, match="gcc not found"):
             next(runner.run(random_pattern((4, 4), 0.5), Op("spmm", 4), [DEFAULT], options=QUICK))
         with pytest.raises(RunnerUnavailable, match="gcc not found"):

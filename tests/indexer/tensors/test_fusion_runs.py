@@ -12,13 +12,12 @@ from tensors import dot_add, op, row_sum, softmax
 
 from embeddb.core.config import Op
 from embeddb.core.errors import RunnerUnavailable
-from embeddb.core.records import IN_A_ROW
+from embeddb.core.records import HARDWARE_S, IN_A_ROW
 from embeddb.database import Database, open_database
 from embeddb.tensors.check import computation
 from embeddb.tensors.edges import edges_of
 from embeddb.tensors.partition import Partition
 from embeddb.tensors.tensor_graph import TensorGraph
-from indexer.runners.base import HARDWARE_S
 from indexer.tensor_runs import CutRuns, FusionJob, FusionRequest
 
 FUSED, FUSION = Op("fused"), Op("fusion")

@@ -15,10 +15,11 @@ from tile_kernels import Kernel
 from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement
 from embeddb.database import Database, open_database
+from embeddb.index.recorder import Machine
 from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.platform import default_of, load_platform, space_of
 from embeddb.tensors.tensor_graph import TensorGraph
-from indexer.measure import Machine, MeasureJob
+from indexer.measure import MeasureJob
 from indexer.runners.base import RunOptions
 from indexer.tensor_runs import TILE_AGREEMENT, TileDesign
 
@@ -83,7 +84,9 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 def job(db: Any, runner: Played, tiles: int = 20, **asked: int) -> MeasureJob:
     design = TileDesign(tiles=tiles, **asked)
-    return MeasureJob(Machine(db.index, runner, HERE), design, design.rounds, TILE_AGREEMENT)
+    return MeasureJob(
+        Machine(db.index, runner, HERE, RunOptions()), design, design.rounds, TILE_AGREEMENT
+    )
 
 
 def test_rounds_that_agree_are_two(db: Database) -> None:

@@ -57,7 +57,8 @@ def table(lawful: Database) -> dict[str, EvalRow]:
 
 
 def test_every_method_is_in_the_table(table: dict[str, EvalRow]) -> None:
-    assert list(table) == METHODS
+    # There is enough to learn from, which eight matrices are not (`test_scopes_and_progress`).
+    assert list(table) == [*METHODS[:-1], "process", "oracle"]
     assert {row.matrices for row in table.values()} == {20}
     assert {(row.platform, row.op) for row in table.values()} == {("tiny", "spmm:32")}
 
@@ -187,15 +188,15 @@ def _row(
     [
         ("abcd", "", True),
         ("ab", "", True),
-        ("abc", "d", True),  # 75 %
-        ("ab", "cd", False),  # 50 %
+        ("abc", "d", True),
+        ("ab", "cd", True),  # a choice that fails costs the default's time
         ("a", "", False),  # nothing to choose
         ("bcd", "", False),  # no default
         ("bcd", "a", False),  # the default failed
         ("", "abcd", False),
     ],
 )
-def test_a_matrix_counts_when_its_default_and_most_of_it_ran(
+def test_a_matrix_counts_when_its_default_and_another_configuration_ran(
     ok: str, failed: str, counts: bool
 ) -> None:
     rows = [_row("0", "abcd"), _row("1", ok, failed), _row("2", "ab")]

@@ -56,6 +56,23 @@ def test_learned_rankers_are_in_the_table(
     assert "even" not in methods
 
 
+def test_the_model_that_a_query_learns_is_evaluated_where_it_learns_one(
+    folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def methods() -> dict[str, float]:
+        assert _asked(["eval", folder, "--seeds", "1", "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        return {row["method"]: row["of_optimum@1"] for row in rows}
+
+    seen = methods()
+    assert 0.9 < seen["process"] <= 1.0 and "process+transfer" not in seen
+    monkeypatch.setattr(rankers, "ranks", lambda *_: True)  # by a trained model
+    assert "process" not in methods()
+    _instead(monkeypatch, lambda *_: _Even())
+    assert _asked(["eval", folder, "--seeds", "1", "--learned", "--json"]) == 0
+    assert "process" in {row["method"] for row in json.loads(capsys.readouterr().out)}
+
+
 def test_one_that_cannot_learn_is_named(
     folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,7 +75,8 @@ def chance() -> Database:
 
 def test_each_ranker_has_two_rows_before_the_oracle(lawful: Database) -> None:
     rows = evaluate(lawful.index, EvalOptions(seeds=(0,)), rankers={"law": always(ByLength())})
-    assert [r.method for r in rows][-4:] == ["embeddb", "law", "law+transfer", "oracle"]
+    names = ["embeddb", "process", "law", "law+transfer", "oracle"]
+    assert [r.method for r in rows][-5:] == names
     table = _by_method(rows)
     for name in ("law", "law+transfer"):
         figures = table[name].figures
@@ -188,7 +189,8 @@ def test_progress_counts_the_trainings_too(lawful: Database) -> None:
         rankers={"law": always(ByLength())},
         progress=lambda _, done, of: told.append((done, of)),
     )
-    assert told == [(at, 15) for at in range(1, 16)]
+    # Five folds: the answers, and two steps for `law` and for the process each.
+    assert told == [(at, 25) for at in range(1, 26)]
 
 
 # -- joining -----------------------------------------------------------------------------------

@@ -16,10 +16,10 @@ from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
+from embeddb.index import recorder
 from embeddb.platforms.platform import default_of, load_platform, space_of
-from indexer import measure
-from tuners import search
-from tuners.tune_matrix import MatrixTuneRequest, MatrixTuning
+from tuners import search, tune_matrix
+from tuners.tune_matrix import MatrixTuneRequest, MatrixTuning, Ranking
 
 OP = Op("spmm", 32)
 HERE = load_platform("cpu").at("somewhere", {"threads": "2"})
@@ -65,7 +65,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every look at the clock is half of what a run takes later."""
     at = iter(range(1 << 30))
     played = SimpleNamespace(perf_counter=lambda: COST_S * next(at), monotonic=lambda: 0.0)
-    for module in (measure, search):
+    for module in (recorder, search):
         monkeypatch.setattr(module, "time", played)
 
 
@@ -115,6 +115,27 @@ def test_neighbours_rank_and_the_seconds_are_kept_to(db: Database) -> None:
     again = Machine()
     same, _ = tuned(db, again)
     assert not again.ran and (same.best, same.gain) == (done.best, done.gain)
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_model_that_learned_from_a_tuning_repeats_none_of_it(
+    empty: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = space_of(HERE, OP, pattern(20)).sample(12, rng=np.random.default_rng(0))
+
+    def learned(*_: Any, **__: Any) -> Ranking:
+        """Another version, and another order, for every number of runs."""
+        count = empty.store.count_runs()
+        turned = np.random.default_rng(count).permutation(len(few))
+        return Ranking("model", [few[at] for at in turned], model=f"version {count}")
+
+    monkeypatch.setattr(tune_matrix, "ranking", learned)
+    first, _ = tuned(empty, Machine(), hardware_s=100.0, rounds=1)
+    for session, budget_s in enumerate((100.0, 150.0), 1):
+        machine = Machine(session=session)
+        done, ranked = tuned(empty, machine, hardware_s=budget_s, rounds=1)
+        assert not machine.ran and (done.best, done.gain) == (first.best, first.gain)
+    assert ranked.model != first.model
 
 
 @pytest.mark.usefixtures("clock")

@@ -89,6 +89,13 @@ def test_chance_is_not_taken_for_a_law() -> None:
     assert row(found, "rule")[0] > row(found, "default")[0] - 0.01
 
 
+def test_a_rule_that_is_worse_than_the_default_warns(rule: Rule) -> None:
+    assert not rule.warning and "Warning" not in rule.header()
+    worse = [replace(one, speedup=0.9) if one.method == "rule" else one for one in rule.held_out]
+    worse_rule = replace(rule, held_out=tuple(worse))
+    assert "0.90x" in worse_rule.warning and f"is {worse_rule.warning}." in worse_rule.header()
+
+
 def test_too_little_is_refused(database: Database) -> None:
     with pytest.raises(NothingFound, match="no runs of spmm:64 on tiny"):
         learn_rule(database.index, "tiny", Op("spmm", 64))

@@ -12,6 +12,7 @@ import click
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.wording import duration, plural
+from embeddb.platforms.platform import refuse_without_runner
 from embeddb.ui.cli import option
 from embeddb.ui.cli.arguments import database_to_fill, families, open_database
 from embeddb.ui.cli.output import Progress, emit, note, result, say
@@ -94,6 +95,7 @@ def plan_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
     _check_options(options)
     with database_to_fill(db, readonly=True) as opened, Progress() as progress:
         platform = opened.platform(options["platform"])
+        refuse_without_runner(platform)  # the runner itself may be on another node
         campaign, top = _campaign(opened, Path(folder), platform, options, progress)
         sample_s = seconds_seen(opened.store, platform)
     plan, done, spent = campaign.plan, campaign.progress(), bought(campaign)

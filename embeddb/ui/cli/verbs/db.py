@@ -37,6 +37,7 @@ def stat_verb(db: str, as_json: bool) -> None:
       embeddb db stat starter
     """
     with open_database(db, readonly=True) as opened:
+        opened.store.refuse_damage()
         document: dict[str, Any] = {
             "database": opened.store.place,
             "schema": SCHEMA,
@@ -109,6 +110,7 @@ def models_verb(db: str, as_json: bool) -> None:
       embeddb db models runs.db --json
     """
     with open_database(db, readonly=True) as opened:
+        opened.store.refuse_damage()
         entries = opened.store.models.entries()
         states = model_states(opened.store, entries)
         notes = unregistered(opened.store)
@@ -152,6 +154,7 @@ def check_verb(db: str, as_json: bool) -> int:
     """
     try:
         with open_database(db, readonly=True) as opened:
+            opened.store.refuse_damage()  # reading damaged pages could end the process
             problems = opened.problems()
             notes = [*unregistered(opened.store), *opened.index.unfinished()]
             notes += unchecked_runs(opened.store.engine)

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 @option.only_op
 @option.flag("--brief", help="JSONL: five quantiles instead of every repeat.")
 def export_verb(db: str, file: str, as_json: bool, **options: Any) -> None:
-    """Write DB to FILE; `-` is stdout. JSONL has every run, but no structures and no answers.
-    CSV and T4 name loop nests; their code is written beside FILE, for `index --matrices FOLDER`.
+    """Write DB to FILE; `-` is stdout. JSONL has every run, but no structures and no answers. Runs
+    that were measured again, and so replaced, are left out; `db stat` counts them. CSV and T4 name
+    loop nests; their code is written beside FILE, for `index --matrices FOLDER`.
 
     The extension of FILE selects the format: .jsonl, .csv, .json (T4) or .h; .gz compresses it.
 
@@ -187,6 +188,7 @@ def sources_verb(db: str, as_json: bool) -> None:
       embeddb db sources postgresql://db.example.org/team
     """
     with open_database(db, readonly=True) as opened:
+        opened.store.refuse_damage()
         entries = opened.store.sources.entries()
         withdrawn = opened.store.sources.withdrawn() if entries else {}
         place = opened.store.place
@@ -259,6 +261,7 @@ def withdraw_verb(db: str, as_json: bool, undo: bool, yes: bool, **options: str)
     if selection.all and not (undo or options["op"]):
         raise UsageError("no runs are selected", hint=_WHICH)
     with open_database(db, readonly=not yes) as opened:
+        opened.store.refuse_damage()
         withdrawn = opened.store.withdrawn
         selection = replace(selection, op=withdrawn.named_op(options["op"]))
         if not yes:

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 )
 @option.text("--op", metavar="OP", help="Of --config and --pack, such as spmm:64 or spmv:f64.")
 @option.text("--platform", metavar="P", help="Of --config and --pack: cuda, cpu@INSTANCE.")
-@option.text("--prefix", metavar="NAME", help="Prefix of C names.")
+@click.option("--prefix", metavar="NAME", help="Prefix of C names.")
 def emit_verb(
-    db: str, answer: str, place: str, *, prefix: str, as_json: bool, **options: Any
+    db: str, answer: str, place: str, *, prefix: str | None, as_json: bool, **options: Any
 ) -> None:
     """Write the configuration of an answer as a C library that does not need embeddb. ANSWER: its
     id, `last`, or the file, name or id of its workload.
@@ -64,11 +64,13 @@ def emit_verb(
         raise UsageError(reason, hint="embeddb emit --help")
     if options["platform"] and answer:
         raise UsageError("--platform is for --pack and --config: an answer has its own platform")
+    if prefix == "":
+        raise UsageError("--prefix is empty", hint="leave it out for that of the operation")
     if answer:
         with open_database(db, readonly=True) as opened:
-            manifest = _of_answer(opened, answer, place, prefix)
+            manifest = _of_answer(opened, answer, place, prefix or "")
     else:
-        manifest = _of_op(db, place, prefix, options)
+        manifest = _of_op(db, place, prefix or "", options)
     if as_json:
         output.emit(msgspec.to_builtins(manifest) | {"folder": place})
         return
@@ -153,6 +155,8 @@ def rule_verb(db: str, out: str, platform: str, op: str, configs: int, as_json: 
             file.write(rule.header().encode())
     except OSError as e:
         raise InputError(f"cannot be written: {e.strerror}", where=out) from None
+    if rule.warning:
+        note(f"warning: this rule is {rule.warning}")
     if as_json:
         emit({"file": out, **rule.document()})
         return

@@ -43,6 +43,9 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **opti
     their order. Where a choice among what ran there alone is better or worse, `ran@1` and `@5` show
     it; the first line has the number of these configurations.
 
+    `embeddb` is the neighbours' vote; `process` is the model that `query` learns by itself where
+    none was trained, and ranks by where it is clearly better (seconds in every fold).
+
     With --learned, a cost model, and boosted trees (for tiles and fusion
     the models of `train kernels`, as `kernel-trees` and `kernel-sums`), are trained in every fold:
     twice, so that the weight of a model against the neighbours' vote (rows `+transfer`) is chosen
@@ -80,6 +83,7 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **opti
         hint = "`embeddb train kernels DB --task fused` evaluates predictions of their seconds"
         raise UsageError("fused kernels have no configurations to choose from", hint=hint)
     with open_database(db, readonly=True) as opened, Progress() as progress:
+        opened.store.refuse_damage()
         if options["featurizer"]:
             opened = opened.by_featurizer(options["featurizer"])
         wanted = Op.parse(op) if op else None

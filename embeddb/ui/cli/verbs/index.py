@@ -113,7 +113,8 @@ def init_verb(db: str, as_json: bool) -> None:
 def ingest_verb(db: str, file: str, as_json: bool, **options: Any) -> None:
     """Read one run log FILE into DB; `embed`, or the next query, updates the indexes.
 
-    Rejected rows go to FILE.rejects.jsonl with line and reason.
+    Rejected rows go to FILE.rejects.jsonl with line and reason, or into DB if the folder of FILE is
+    read-only or below neither the current folder nor that of DB.
 
     \b
     Example:

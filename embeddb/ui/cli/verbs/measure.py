@@ -53,12 +53,13 @@ _SHOWN = 10
 @option.programs()
 @click.option("--seed", default=0, show_default=True, help="Seed of the sample and the order.")
 def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Run the default and other configurations of each MATRIX on this machine, into DB.
+    """Run the default and other configurations of each MATRIX on this machine, into DB (created if
+    missing).
 
     MATRIX is a file, or the name or id of a pattern whose structure DB has; with --op nest it is a
     program (.c, .sdfg, .json) whose nests are all measured. Without --config, --configs random
-    configurations run. Results before Ctrl-C are kept. Reasons of failures are shown once each;
-    ends with code 1 if nothing ran.
+    configurations run; on a simulated platform those that were not measured before. Results before
+    Ctrl-C are kept. Reasons of failures are shown once each; ends with code 1 if nothing ran.
 
     \b
     Example:
@@ -77,7 +78,7 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **options: A
     )
     effort = {name: options[name] for name in ("repeats", "threads")}
     documents = []
-    with open_database(db) as opened, Progress() as progress:
+    with database_to_fill(db) as opened, Progress() as progress:
         machine = machine_here(opened, opened.platform(options["platform"]), **effort)
         for text in matrices:
             for subject in resolve_workloads(
@@ -119,7 +120,12 @@ def _show(document: dict[str, Any], *, drawn: bool) -> None:
         table(("time", "gain", "configuration"), rows)
     failed = len(configs) - len(ran)
     more = f", {failed:,} failed" if failed else ""
-    say(f"{plural(len(configs), 'configuration')} measured and stored{more}")
+    earlier = document["earlier"]
+    fresh = plural(len(configs) - earlier, "configuration")
+    if earlier:
+        say(f"{earlier:,} of {len(configs):,} already measured (simulated), {fresh} now{more}")
+    else:
+        say(f"{fresh} measured and stored{more}")
     for failure in document["failures"][:_SHOWN]:
         say(
             f"  {failure['configs']:,} {failure['status']}: {failure['error'] or 'no reason given'}"
@@ -155,7 +161,8 @@ def adopt_verb(db: str, as_json: bool, **options: Any) -> None:
     Measures --samples of each operation through the platform's runner: five configurations on each
     of ten matrices, then the samples that raise the answers most. They are stored in DB (created if
     missing), and `embeddb query` ranks by the model that is learned from them. The figures are
-    expected shares of the best configuration that ran, for matrices whose group was held out.
+    expected shares of the best of the configurations that ran and some others, for matrices whose
+    group was held out.
 
     After Ctrl-C or a failure the same command continues; with more --samples it measures the
     difference.
@@ -199,37 +206,69 @@ def adopt_verb(db: str, as_json: bool, **options: Any) -> None:
 
 
 def _show_adopted(adopted: AdoptedOp, requested: int) -> None:
-    document = adopted.document()
-    measured, learned, from_what = adopted.statuses.total(), adopted.curve[-1].samples, ""
-    if learned > measured:
-        from_what = f"{learned:,}, with other runs in the database (`measure`, `query`)"
-    elif learned < measured:
-        from_what = f"{learned:,}, without matrices on which nothing can be compared"
-    failed = f", {document['failed']:,} of which failed" if document["failed"] else ""
+    from indexer.adopt import FURTHER
+
+    failed = adopted.statuses.total() - adopted.statuses["ok"]
+    many = plural(adopted.statuses.total(), "sample")
+    many += f", {failed:,} of which failed" if failed else ""
     say()
     say(
-        f"{adopted.op}: {plural(document['samples'], 'sample')}{failed}, on "
-        f"{plural(adopted.matrices, 'matrix', 'matrices')}"
-        + (f"; learned from {from_what}" if from_what else "")
+        f"{adopted.op}: {many}, on {plural(adopted.matrices, 'matrix', 'matrices')}"
+        + (_learned_from(adopted) if adopted.curve else "")
     )
-    if requested < document["samples"]:
+    if requested < adopted.statuses.total():
         say(f"--samples {requested} is less than were measured before: all of them count")
-    say(f"expected share of the best of {adopted.configurations} configurations, groups held out:")
-    head = ("method", "of optimum@1", "standard error", "@5")
+    if adopted.curve:
+        _show_expected(adopted)
+    if adopted.complete:
+        say(
+            f"all {adopted.statuses.total():,} points are measured: answers for these matrices are "
+            "of their own runs; for others, add matrices"
+        )
+    elif adopted.curve:
+        say(f"{FURTHER} more samples: {_further(adopted)}")
+
+
+def _learned_from(adopted: AdoptedOp) -> str:
+    measured, learned = adopted.statuses.total(), adopted.curve[-1].samples
+    if learned > measured:
+        return f"; learned from {learned:,}, with other runs in the database (`measure`, `query`)"
+    if learned < measured:
+        return f"; learned from {learned:,}, without matrices on which nothing can be compared"
+    return ""
+
+
+def _show_expected(adopted: AdoptedOp) -> None:
+    from embeddb.learning.expected import error_in_replays
+
+    among, space = adopted.configurations, adopted.space
+    whole = "of a space too large to count"
+    if space is not None:
+        whole = f"of {space:,}" if among < space else "of the whole space"
+    say(f"expected share of the best of {among:,} configurations {whole}, groups held out:")
+    head = ("method", "of optimum@1", "spread over groups", "@5")
     names = ("of_optimum@1", "error@1", "of_optimum@5")
     rows = [(m, *(f"{f[name]:.3f}" for name in names)) for m, f in adopted.methods.items()]
     table(head, rows, indent="  ")
+    samples, points = error_in_replays(adopted.curve[-1].samples)
+    off = f"{points:.1f} points (RMS) off at {samples:,} samples"
+    say(f"in replays of an H200, true shares were {off}")
     say(f"expected gain of the first choice over the default: {factor(adopted.gain)}")
     steps = ", ".join(f"{p.share:.3f} from {p.samples:,}" for p in adopted.curve)
     say(f"learning curve (at 1): {steps} samples")
-    further, what = document["further"], "no gain can be shown, the last doubling gave less than "
-    if further["at_most"] is None:
-        what += "its standard error"
-    else:
-        what = f"at most about +{further['at_most']:.3f} at 1, if a doubling gives no more than "
-        what += "the last"
-    last = f"{adopted.difference:+.3f} +- {adopted.error:.3f}"
-    say(f"{further['samples']} more samples: {what} ({last})")
+
+
+def _further(adopted: AdoptedOp) -> str:
+    """Describe what further samples may add."""
+    if adopted.partial:
+        return "not estimated: they may find faster configurations in the rest of the space"
+    last = f"({adopted.difference:+.3f} +- {adopted.error:.3f})"
+    if adopted.further is None:
+        return (
+            "no gain can be shown, the last doubling gave less than its spread over groups " + last
+        )
+    most = f"at most about +{adopted.further:.3f} at 1, if a doubling gives no more than the last"
+    return f"{most} {last}"
 
 
 # -- calibrate -------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ def curve_verb(db: str, matrix: str, platform: str, op: str, out: Path, as_json:
 
     \b
     Example:
-      embeddb plot curve starter raefsky3 --platform cpu --op spmm:128 -o curve.svg
+      embeddb plot curve starter Chem97Zt --platform cpu --op spmm:128 -o curve.svg
     """
     with open_database(db, readonly=True) as opened:
         where, what = opened.platform(platform), Op.parse(op)
@@ -168,7 +168,7 @@ def spy_verb(place: str, matrix: str | None, out: Path, as_json: bool) -> None:
     \b
     Example:
       embeddb plot spy A.mtx -o spy.svg
-      embeddb plot spy starter raefsky3 -o spy.png
+      embeddb plot spy starter Chem97Zt -o spy.png
     """
     from embeddb.core.thumbnail import thumbnail
     from embeddb.matrix_files import read_pattern
@@ -216,6 +216,7 @@ def winners_verb(db: str, platform: str, op: str, out: Path, as_json: bool) -> N
     from embeddb.index.config_counts import wins
 
     with open_database(db, readonly=True) as opened, Progress() as progress:
+        opened.store.refuse_damage()
         scopes = opened.index.scopes(platform, Op.parse(op) if op else None)
         counts, extent = wins(opened.store, scopes, progress)
         total = sum(counts.values())
@@ -468,6 +469,6 @@ def plot_verb() -> None:
     \b
     Example:
       embeddb plot map starter --platform cpu --op spmm:128 -o map.svg
-      embeddb plot curve starter raefsky3 --platform cpu --op spmm:128 -o curve.svg
+      embeddb plot curve starter Chem97Zt --platform cpu --op spmm:128 -o curve.svg
       embeddb plot spy A.mtx -o spy.png
     """

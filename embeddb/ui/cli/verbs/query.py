@@ -138,6 +138,8 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **options: An
         for answer, subject, timings in zip(answers, subjects, took, strict=True):
             _show_answer(answer, subject, db if answer.id in stored else "")
             show_fused_seconds(timings)
+        if measure and any(answer.simulated for answer in answers):
+            say("simulated: configurations measured before did not run again")
     return _NO_EVIDENCE if all(answer.link == "default" for answer in answers) else 0
 
 

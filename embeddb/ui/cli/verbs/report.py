@@ -50,6 +50,7 @@ def report_verb(db: str, html: str, eval_file: str, source: str, as_json: bool) 
         from embeddb.ui.report.contributors import contributors_of
 
         with open_database(db, readonly=True) as opened, Progress() as progress:
+            opened.store.refuse_damage()
             contributors = contributors_of(opened, only=source, progress=progress)
         if html:
             from embeddb.ui.report.database import source_html
@@ -64,6 +65,7 @@ def report_verb(db: str, html: str, eval_file: str, source: str, as_json: bool) 
 
     rows = eval_rows(eval_file, Judged) if eval_file else []
     with open_database(db, readonly=True) as opened, Progress() as progress:
+        opened.store.refuse_damage()
         facts = database_facts(opened, place=db, judged=rows, progress=progress)
     scopes = {(s.platform, s.op) for s in facts.scopes}
     foreign = [f"{r.op} on {r.platform}" for r in rows if (r.platform, r.op) not in scopes]

@@ -78,6 +78,7 @@ def serve_verb(db: str, as_json: bool, **options: Any) -> int:
     )
     with listening(options["port"], address.host) as place:
         with open_database(db, readonly=not orders.writable) as opened:
+            opened.store.refuse_damage()
             writable = orders.writable and not opened.store.readonly
             if orders.workers == 1:
                 app = orders.app(opened)

@@ -110,6 +110,7 @@ def costmodel_verb(db: str, as_json: bool, **options: Any) -> None:
         train = _for_machines
     with session(options["count"]) as progress:
         with open_database(db, readonly=True) as opened:
+            opened.store.refuse_damage()
             where, home = opened.platform(options["platform"]), opened.store.path
             model, (file, folder), samples = train(opened, where, ops, options, progress)
         version, problems = save_model(model, file, home, lambda: open_database(db).index)
@@ -334,6 +335,7 @@ def _train_towers(db: str, out: str, options: dict[str, Any], progress: Progress
     with needing("training"):
         from indexer.training.towers import tower_data, train_towers, unfinished
     with open_database(db, readonly=True) as opened:
+        opened.store.refuse_damage()
         home, file = opened.store.path, Path(out)
         if out:
             check_place(file)

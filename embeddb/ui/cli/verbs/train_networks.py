@@ -209,6 +209,7 @@ def _runs(db: str, options: dict[str, Any], analysis: Analysis | None = None) ->
     from indexer.training.tensors.samples import runs_of
 
     with open_database(db, readonly=True) as opened:
+        opened.store.refuse_damage()
         runs = runs_of(opened.store, Op(options["task"]), options["platform"], analysis)
     for reason, count in runs.left_out.items():
         note(f"warning: {plural(count, 'kernel')} of {db} left out: {reason}")
@@ -291,6 +292,7 @@ def _samples(db: str, platform: str, source: str) -> list[NestSample]:
     from indexer.training.nests.samples import sample_of
 
     with open_database(db, readonly=True) as opened:
+        opened.store.refuse_damage()
         instances = counting_platforms(opened.store)
         places = [place for place in instances if platform in ("", place)]
         if not places:

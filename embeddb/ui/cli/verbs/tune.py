@@ -26,7 +26,7 @@ from embeddb.ui.cli.workload_text import (
     note_without_tiles,
     refuse_if_nothing_ran,
 )
-from indexer.resolve import is_file
+from indexer.resolve import is_source
 
 if TYPE_CHECKING:
     from tuners.fusion_cuts import FusionTuned
@@ -237,13 +237,13 @@ def _subjects(db: Database, text: str, op: Op) -> list[Any]:
     if op.name not in _KINDS:
         return [whole(db, one, Pattern) for one in resolve_workloads(db, text, op)]
     kinds = _KINDS[op.name]
-    if is_file(text) and op.name == "tile":
+    if is_source(db.index, text) and op.name == "tile":
         from indexer.frontends.hlo.files import read_tensors
 
         return list(read_tensors(text).tensors)
     stored = {info.kind for info in db.store.find(text)}
     kind = next((kind for kind in kinds if kind in stored), kinds[0])
-    if stored and kind not in stored and not is_file(text):
+    if stored and kind not in stored and not is_source(db.index, text):
         what = f"{text} is a {min(stored)}, and --op {op} tunes a {' or a '.join(kinds)}"
         raise UsageError(what, hint="`embeddb kernel import` reads programs and kernels")
     tuned = Op("tile" if kind == "kernel" else "fusion")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from embeddb.core.errors import ModelError
@@ -156,6 +157,33 @@ def test_any_flipped_byte_of_the_header_is_refused_or_harmless(path: Path) -> No
             model_file.load(path, kind="featurizer")
         except ModelError as e:
             assert "\n" not in str(e)
+
+
+@pytest.mark.parametrize("part", ["weights", "card"])
+def test_a_flipped_bit_is_refused(path: Path, part: str) -> None:
+    whole = path.read_bytes()
+    places = {"weights": range(len(whole) - 200, len(whole)), "card": [whole.index(b"0.25") + 2]}
+    for at in places[part]:
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        refused(path, "its content differs from its checksum")
+
+
+def test_a_card_with_keys_that_are_numbers_is_read_again(path: Path) -> None:
+    """JSON turns them into text, which is in another order."""
+    model_file.save(path, tensors(), CARD | {"at": {10: 0.1, 9: -0.0, 1: (1e300, "\xe9")}})
+    card = model_file.read_card(path)
+    assert card["at"] == {"10": 0.1, "9": -0.0, "1": [1e300, "\xe9"]} and "checksum" not in card
+
+
+def test_tensors_of_any_form_are_read_again(path: Path) -> None:
+    forms = {
+        "order": np.arange(6, dtype=">f8").reshape(2, 3).T,
+        "none": np.zeros((0, 3), dtype=np.float32),
+        "scalar": np.array(3, dtype=np.int64),
+    }
+    model_file.save(path, forms, CARD)
+    again = model_file.read(path).tensors
+    assert all(np.array_equal(again[name], array) for name, array in forms.items())
 
 
 def test_pickles_are_never_opened(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from nest_weights import write_weights
 
 from embeddb.core.config import Op
 from embeddb.core.errors import NestError
+from embeddb.core.timing import state_of
 from embeddb.database import open_database
 from embeddb.store.counters import counters_of, counting_platforms
 from indexer.nest_runs import counted
@@ -80,6 +81,8 @@ def test_counters_are_kept_beside_the_run(
         (found,) = counted(opened.store, place)
         assert found.counters.source == "model" and found.seconds > 0
         assert found.counters.of("f32_scalar") == 2 * 24**3
+        (run,) = opened.store.runs(place, Op("nest"), found.nest.id)
+        assert state_of(run.measurement.context), "a count under load can be left out"
         opened.store.notes.put(f"counters/{found.nest.id}/{place}", b'{"counters": 9}')
         with pytest.raises(NestError, match=f"counters of {found.nest.id}"):
             counters_of(opened.store, found.nest.id, place)

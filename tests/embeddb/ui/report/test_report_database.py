@@ -111,6 +111,30 @@ def test_a_failure_counts_as_the_default_in_a_fixed_choice() -> None:
     assert spmv.classes[0].config == {"variant": "c"}
 
 
+def test_a_fixed_choice_is_no_worse_than_another_on_the_matrices_that_ran_both() -> None:
+    """b ran where all gain; c gains more there, and nothing on the other matrices."""
+    db, among = Database.in_memory(), patterns()
+    for at, pattern in enumerate(among):
+        seconds = [1.0, 1 / 1.3, 1 / 1.36] if at < 12 else [1.0, None, 1.0]
+        runs = [
+            Run(pattern.id, OP, "tiny", CONFIGS[v], Measurement(times_s=(time,)))
+            for v, time in enumerate(seconds)
+            if time is not None
+        ]
+        failed = Run(pattern.id, OP, "tiny", CONFIGS[3], Measurement("crash"))
+        db.index.record([*runs, failed], pattern, tiny())
+    everything = database_facts(db).scopes[0].classes[0]
+    assert everything.config == {"variant": "c"} and everything.tried == 20
+    assert everything.gain == pytest.approx(1.36**0.6)
+    db = Database.in_memory()
+    for pattern in among:  # nothing beats the default, and what always fails is no choice
+        slow = Run(pattern.id, OP, "tiny", CONFIGS[1], Measurement(times_s=(2.0,)))
+        usual = Run(pattern.id, OP, "tiny", CONFIGS[0], Measurement(times_s=(1.0,)))
+        failed = Run(pattern.id, OP, "tiny", CONFIGS[3], Measurement("crash"))
+        db.index.record([slow, usual, failed], pattern, tiny())
+    assert database_facts(db).scopes[0].classes[0].config == {"variant": "a"}
+
+
 def test_noise_within_and_between_runs() -> None:
     pattern = band(64, 6, name="p")
     db = Database.in_memory()

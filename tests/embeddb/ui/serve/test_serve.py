@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders import OP, fill, patterns, tiny
+from builders import OP, band, fill, patterns, tiny
 
 pytest.importorskip("starlette", reason="needs the extra serve")
 pytest.importorskip("httpx", reason="needs httpx")
@@ -19,8 +19,10 @@ import serve_site
 from html5lib import HTMLParser
 from serve_site import BASE, TestClient, ask, matrix
 
-from embeddb.core.errors import UsageError
+from embeddb.core.errors import StoreFull, UsageError
 from embeddb.database import Database
+from embeddb.platforms.platform import parse_platform
+from embeddb.ui.serve import app_state
 from embeddb.ui.serve.app import build_app
 
 FIRST = serve_site.first_id()
@@ -270,6 +272,40 @@ def test_with_write_answers_are_stored(tmp_path: Path) -> None:
         assert found["stored"] and len(found["explanation"]["pattern"]["thumbnail"]) > 1000
     with Database.open(copy, readonly=True) as db:
         assert db.recommendation(made["id"]).pattern_name == "up"
+
+
+def test_other_evidence_gives_another_answer(tmp_path: Path) -> None:
+    copy = serve_site.make(tmp_path / "w.db")
+    with Database.open(copy) as db:
+        state = app_state.AppState(db, writable=True, max_upload=1)
+        pattern, platform, op = band(90, 3), db.platform("tiny"), OP
+        first = app_state.ask(state, pattern, platform, op)
+        assert app_state.ask(state, pattern, platform, op) == first
+        model = copy / "models" / "costmodel-tiny-spmm.safetensors"
+        model.parent.mkdir(exist_ok=True)
+        model.write_bytes(b"damaged")
+        second = app_state.ask(state, pattern, platform, op)
+        assert any(model.name in warning for warning in db.recommendation(second).warnings)
+        model.unlink()
+        assert app_state.ask(state, pattern, platform, op) == first
+        other = parse_platform(platform.text.replace("simulated = false", "simulated = true"))
+        assert other.simulated and other.digest == platform.digest
+        third = app_state.ask(state, pattern, other, op)
+        assert db.recommendation(third).simulated
+
+
+def test_an_answer_that_a_full_database_refuses_is_kept_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise StoreFull("no space left on the disk")
+
+    with Database.open(serve_site.make(tmp_path / "w.db")) as db:
+        client = TestClient(build_app(db, writable=True), base_url=BASE)
+        monkeypatch.setattr(db.store.recommendations, "put", full)
+        made = client.get(f"/ask.json?pattern={FIRST}&platform=tiny&op={OP}").json()
+        found = client.get(f"/answers/{made['id']}.json").json()
+        assert not found["stored"] and "no space" in found["explanation"]["warnings"][-1]
 
 
 def test_an_empty_database_says_what_to_do(tmp_path: Path) -> None:

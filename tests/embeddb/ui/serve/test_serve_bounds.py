@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -207,10 +208,11 @@ def head(length: int) -> bytes:
     return f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
+@pytest.mark.parametrize("limit", ["BODY_S", "PAUSE_S"])
 def test_slow_clients_are_cut_off_while_others_are_served(
-    db: Database, monkeypatch: pytest.MonkeyPatch
+    db: Database, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(serve_app, "BODY_S", 0.3)
+    monkeypatch.setattr(serve_app, limit, 0.3)
     monkeypatch.setattr(running, "HEAD_S", 0.3)
     with serve_site.served(db) as port:
         at = ("127.0.0.1", port)
@@ -225,6 +227,20 @@ def test_slow_clients_are_cut_off_while_others_are_served(
             assert body.recv(4096).startswith(b"HTTP/1.1 408")
             line.settimeout(10)
             assert line.recv(100) == b""
+
+
+def test_stalled_uploads_do_not_keep_others_from_theirs(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve_app, "PAUSE_S", 0.3)
+    with serve_site.served(db) as port, ExitStack() as stalled:
+        for _ in range(10):
+            body = socket.create_connection(("127.0.0.1", port))
+            stalled.enter_context(body).sendall(head(1000) + b"%%Matrix")
+        with socket.create_connection(("127.0.0.1", port)) as other:
+            other.sendall(head(9) + b"%%Matrix\n")
+            other.settimeout(10)
+            assert other.recv(4096).startswith(b"HTTP/1.1 422")  # read, and no matrix
 
 
 def test_a_file_too_large_is_refused_before_it_is_sent(db: Database) -> None:
