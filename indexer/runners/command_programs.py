@@ -12,11 +12,13 @@ import selectors
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -68,33 +70,51 @@ def run_once(
 
     Raises: RunnerUnavailable if it cannot be started.
     """
-    try:
-        process = subprocess.Popen(
-            argv,
-            cwd=folder,
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
-        )
-    except ValueError as error:
-        return Ended(f"cannot be started: {error}", 0, b"", b"")
-    except OSError as error:
-        problem = f"cannot be started: {error.strerror}"
-        if error.errno == errno.E2BIG:  # the arguments are too long
-            return Ended(problem, 0, b"", b"")
-        raise RunnerUnavailable(f"{argv[0]} {problem}", hint=f"correct that, {AGAIN}") from None
     output: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
-    try:
+    with ExitStack() as at_end:
+        try:
+            with _interrupted_later():
+                process = subprocess.Popen(
+                    argv,
+                    cwd=folder,
+                    env=dict(env),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    bufsize=0,
+                    start_new_session=True,
+                )
+                at_end.callback(_kill, process)
+        except ValueError as error:
+            return Ended(f"cannot be started: {error}", 0, b"", b"")
+        except OSError as error:
+            problem = f"cannot be started: {error.strerror}"
+            if error.errno == errno.E2BIG:  # the arguments are too long
+                return Ended(problem, 0, b"", b"")
+            raise RunnerUnavailable(f"{argv[0]} {problem}", hint=f"correct that, {AGAIN}") from None
         if max_memory:
             with suppress(ProcessLookupError):  # it has ended already
                 resource.prlimit(process.pid, resource.RLIMIT_AS, (max_memory, max_memory))
         problem = _read(process, output, deadline, max_bytes)
-    finally:
-        _kill(process)
     return Ended(problem, process.returncode, bytes(output["stdout"]), bytes(output["stderr"]))
+
+
+@contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Raise an interrupt of the block at its end: `Popen` waits for a program that runs already,
+    and one that is interrupted there leaves it without an owner."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    seen: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda *about: seen.append(about))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if seen:
+            handler(*seen[-1])
 
 
 def _read(

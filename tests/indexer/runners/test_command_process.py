@@ -6,10 +6,12 @@ import json
 import math
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_files import OP, PATTERN, QUICK, A, B, measured, platform_of
@@ -99,6 +101,23 @@ def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
         list(runner.run(PATTERN, OP, [A], options=QUICK))
     thread.join()
     assert gone(tmp_path / "pids")
+
+
+def test_an_interrupt_while_the_program_starts_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            (tmp_path / "pids").write_text(str(self.pid))
+            os.kill(os.getpid(), signal.SIGINT)
+
+    runner = runner_for(platform_of(tmp_path, "sleep 60"))
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(runner.run(PATTERN, OP, [A], options=QUICK))
+    assert gone(tmp_path / "pids")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_retries(tmp_path: Path) -> None:
