@@ -261,7 +261,7 @@ class _Job:
         for name in ("rejected", *_JOURNALLED):
             setattr(report, name, state.get(name, getattr(report, name)))
         if report.rejected:
-            self._forget_rejects_after(report.rejected)
+            self._forget_rejects_after(report.rejected, inside=state.get("inside", False))
         if state.get("done"):
             rows = iter(())
         elif report.rows:
@@ -337,6 +337,8 @@ class _Job:
         for name in _JOURNALLED:
             if value := getattr(report, name):
                 entry[name] = value
+        if self._is_inside(self._rejects):
+            entry["inside"] = True
         if done:
             entry["done"] = True
         return json.dumps(entry).encode()
@@ -428,10 +430,15 @@ class _Job:
             rows[show(value)] = rows.get(show(value), 0) + 1
         return legal
 
-    def _forget_rejects_after(self, count: int) -> None:
-        """Rejects written by a batch that was never committed come again; keep the others."""
-        # The earlier reading may have started in another folder.
-        self._rejects = next(filter(Path.is_file, self._places), self._rejects)
+    def _is_inside(self, rejects: Path) -> bool:
+        """True for a file in the database."""
+        return rejects.parent == self.store.path
+
+    def _forget_rejects_after(self, count: int, *, inside: bool) -> None:
+        """Rejects written by a batch that was never committed come again; keep the others, in the
+        place of the earlier reading, which may have started in another folder."""
+        places = (one for one in self._places if self._is_inside(one) == inside)
+        self._rejects = next(places, self._rejects)
         self.report.rejects_file = str(self._rejects)
         if self._rejects.is_file():
             with open_rejects(self._rejects, "r+b") as lines:

@@ -290,6 +290,11 @@ def test_rejects_are_not_written_into_other_folders(
         monkeypatch.chdir(tmp_path)
         again = read(db.store, logs[0])  # known: its file stays where it is
         assert (again.resumed_at, Path(again.rejects_file)) == (1, files[0])
+        beside = logs[0].with_name("a.csv.rejects.jsonl")
+        beside.write_text("another user's\n" * 3)
+        files[0].unlink()
+        assert Path(read(db.store, logs[0]).rejects_file) == files[0]
+        assert beside.read_text() == "another user's\n" * 3
         other = log(tmp_path / "shared" / "one" / "b.csv", bad)
         assert Path(read(db.store, other).rejects_file).parent == other.parent
         monkeypatch.chdir(other.parent)
