@@ -203,7 +203,7 @@ def _quality(state: dict[str, Any]) -> list[str]:
             f"{plural(state['groups'], 'group')} of {several}: too few to estimate the accuracy"
         ]
     if state["shrink"] is None:
-        return ["neighbours do not beat the platform's best fixed choice: that is the answer"]
+        return ["neighbours do not beat the best fixed choice: that answers where no model ranks"]
     if state["of_optimum_held_out"] < GOOD:
         return [_far_from_optimum(state)]
     return []

@@ -81,9 +81,13 @@ def show_states(states: list[dict[str, Any]]) -> None:
     table((*head, "held out", "static best", "note"), rows)
     say("held out: share of the best measured configuration reached without the pattern's own")
     say("group, geometric mean, as in `embeddb eval`; static best: by one fixed configuration")
+    places: dict[str, list[str]] = {}
     for s in states:
         for line in [*_model_lines(s["cost_model"]), *s["missing"]]:
-            say(f"  {s['op']} on {s['platform']}: {line}")
+            places.setdefault(line, []).append(f"{s['op']} on {s['platform']}")
+    for line, (first, *others) in places.items():
+        beside = f" and {plural(len(others), 'other')}" if others else ""
+        say(f"  {first}{beside}: {line}")
 
 
 def _model_lines(model: dict[str, Any] | None) -> list[str]:
