@@ -160,9 +160,9 @@ def test_columns_that_are_not_used_are_named_and_what_they_pool(
     typed = ["index", str(at / "db"), str(at / "runs.csv"), "--op", "spmm:64", *words]
     typed += ["--platform", str(at / "lattice.toml"), "--instance", "A"]
     assert run_verb(typed) == 0
-    told = capsys.readouterr()
-    assert f"not used: {column}, rep, fixed" in told.err and "not used" not in told.out
-    assert f"several values of {column}: --map instance={column}" in told.err
+    shown = capsys.readouterr()
+    assert f"not used: {column}, rep, fixed" in shown.err and "not used" not in shown.out
+    assert f"several values of {column}: --map instance={column}" in shown.err
     assert run_verb([*typed, "--map", f"instance={column}"]) == 0
     assert "several values" not in capsys.readouterr().err
 

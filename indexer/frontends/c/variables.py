@@ -119,9 +119,13 @@ class AroundScop:
                 return f"the last value of {name} may be read after a goto {node.name}"
             if isinstance(node, c_ast.UnaryOp) and node.op == "&" and _is(node.expr, name):
                 return f"the last value of {name} may be read by its address"
-        use = next((use for rest in self._rests if (use := _block(rest, name))), "")
-        read = use == "read" and any(used(rest, name) for rest in self._rests)
-        return f"{name} is read after them" if read else ""
+        if not any(used(rest, name) for rest in self._rests):
+            return ""
+        try:
+            use = next((use for rest in self._rests if (use := _block(rest, name))), "")
+        except RecursionError:  # an expression of thousands of operators
+            use = "read"
+        return f"{name} is read after them" if use == "read" else ""
 
 
 def _is(node: Any, name: str) -> bool:

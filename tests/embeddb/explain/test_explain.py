@@ -168,8 +168,8 @@ def test_numbers_of_a_learned_vector_are_no_statistics() -> None:
     made, store = by_hand()
     version = made.features_by[1] or made.featurizer_version
     learned = {f"{version[:8]}.{at}": row for at, row in enumerate(made.features.values())}
-    told = explain(msgspec.structs.replace(made, features=learned), store)
-    assert told.neighbours and not told.differences
+    explanation = explain(msgspec.structs.replace(made, features=learned), store)
+    assert explanation.neighbours and not explanation.differences
 
 
 def test_how_the_winners_agree(told: Explanation) -> None:

@@ -182,15 +182,15 @@ def test_a_missing_package_is_not_passed_over(lawful: Database) -> None:
 
 
 def test_progress_counts_the_trainings_too(lawful: Database) -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     evaluate(
         lawful.index,
         EvalOptions(seeds=(0,)),
         rankers={"law": always(ByLength())},
-        progress=lambda _, done, of: told.append((done, of)),
+        progress=lambda _, done, of: reported.append((done, of)),
     )
     # Five folds: the answers, and two steps for `law` and for the process each.
-    assert told == [(at, 25) for at in range(1, 26)]
+    assert reported == [(at, 25) for at in range(1, 26)]
 
 
 # -- joining -----------------------------------------------------------------------------------

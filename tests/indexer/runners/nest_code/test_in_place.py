@@ -195,6 +195,9 @@ KEPT = {
     "a scalar that is read after": program(
         "double s;", "for (int i = 0; i < N; i++) {\n  s = a[i][i];\n  x[i] = s;\n}", "total += s;"
     ),
+    "a scalar beside an expression of thousands of operators": program(
+        "double s;", KEEPS, "total += 0" + " + 1" * 5000 + ";\ns = 1;"
+    ),
     "a scalar of the file that vanishes": program(
         "", "for (int i = 0; i < N; i++) {\n  total = a[i][i];\n  x[i] = total + 1;\n}"
     ),
