@@ -207,13 +207,13 @@ class Adoption:
         if model is None and complete and done.statuses["ok"]:
             return AdoptedOp(*counted)
         if partition is None or model is None:
-            left = done.measured >= self.request.samples  # else nothing was left to buy
+            spent = done.measured >= self.request.samples  # else nothing was left to measure
             raise InputError(
                 f"{op}: nothing learned from {done.measured} samples, {done.statuses['ok']} of "
                 f"which ran: needs {LEAST_GROUPS} groups of matrices and {LEAST_RUNS} runs",
                 where=str(campaign.folder),
                 hint=f"see failures by {self._status(campaign)}, or "
-                + ("give more --samples" if left else "add matrices"),
+                + ("give more --samples" if spent else "add matrices"),
             )
         samples = own_samples(self.db, partition, here, op)
         if np.unique(samples.groups).size < 2:
