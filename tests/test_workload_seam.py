@@ -23,7 +23,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import MissingKindWarning, NothingFound, StoreError, UsageError
 from embeddb.core.workload import Workload
 from embeddb.database import Database, open_database
-from embeddb.store import store
+from embeddb.store import platform_rows
 from embeddb.store.withdrawn import RunSelection
 from embeddb.testing.workloads import WorkloadKindContract
 from embeddb.ui.serve.app import build_app
@@ -131,8 +131,8 @@ def unload(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forget_platforms() -> None:
     """Forget which platforms were read, and with which kinds."""
-    store._parsed.cache_clear()
-    store._read_platform.cache_clear()
+    platform_rows._parsed.cache_clear()
+    platform_rows.read_platform.cache_clear()
 
 
 def test_check_loads_the_kind(filled: Database, monkeypatch: pytest.MonkeyPatch) -> None:

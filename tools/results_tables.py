@@ -106,6 +106,7 @@ def _libraries(data: Any) -> Table:
 
 
 @table("live", "across_zen5")
+@table("live-xeon", "across_emerald")
 @table("live-zen3", "across_zen3")
 def _live(data: Any) -> Table:
     titles = ["at 1 / at 5", "gain: obtained / predicted", "within the interval"]
@@ -116,6 +117,7 @@ def _live(data: Any) -> Table:
         "calibrated, not learned": "the same before the model learned",
         "all": "and 52 matrices of this machine",
         "all, not learned": "the same before the model learned",
+        "all, sell16": "and `sell16` among the configurations",
         "another day": "and 43 of these, measured on another day",
         "vote": "neighbours alone, nothing measured here",
         "static best of zero-shot": "best fixed schedule of the other machines",

@@ -10,7 +10,8 @@ import statistics
 import threading
 import time
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -48,6 +49,8 @@ _SAVED_BY_ANSWER_S = 3e-11
 #: 32 (of a vector that no inner cache holds), and that converting to them takes; and seconds that
 #: binding any kernel takes (benchmarks/handle_grid.py).
 _SHORT_SAVES_S, _LONG_SAVES_S, _SLICES_PREPARE_S, _BIND_S = 4e-10, 1e-10, 4e-9, 3e-4
+#: What Linux says of gathers that may read other programs' data, for which microcode slows them.
+_GATHERS = Path("/sys/devices/system/cpu/vulnerabilities/gather_data_sampling")
 #: Columns that 16 bits count.
 _SHORT_COLUMNS = 1 << 16
 #: Least loss for which a build is accounted, in seconds; writing the account takes a tenth of it.
@@ -201,12 +204,23 @@ def usual_config(op: Op, matrix: Matrix) -> Config | None:
             return in_equal_parts(_parsed(_TEAM_ROWS), matrix) if team else None
         wide = _wide(matrix)
         together = 4 if wide and op.dtype == "f64" else 8
-        one = _parsed(_SLICES.format("sell" if wide else "sell16", rows, together))
+        form = "sell" if wide else f"sell16,gather={_gather()}"
+        one = _parsed(_SLICES.format(form, rows, together))
         return in_equal_parts(_on_team(one, matrix), matrix) if team else one
     blocks, unroll = _BLOCKS[op.name]
     ktile = next(blocks[least] for least in sorted(blocks, reverse=True) if least <= op.width)
     usual = _parsed(_USUAL_DENSE.format(ktile, unroll))
     return one_thread(usual) if crowded() else usual
+
+
+@cache
+def _gather() -> str:
+    """Value of `gather`: `hardware` on Intel's processors where no microcode slows the instruction
+    (it took 0.83 times as long on an Emerald Rapids), else `loads`, which was timed on AMD's."""
+    with suppress(OSError):
+        if cpu_build.cpu_model().startswith("Intel"):
+            return "hardware" if _GATHERS.read_text().startswith("Not affected") else "loads"
+    return "loads"
 
 
 def _wide(matrix: Matrix) -> bool:

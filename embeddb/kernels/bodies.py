@@ -23,7 +23,8 @@ class Variant:
 
     `tile` is the number of dense columns in registers, 0 for the plain loop and for SpMV;
     `meeting` the synchronisation of threads that write the same result ("" if none do); `mapped`
-    is True if the format stores the row of each segment.
+    is True if the format stores the row of each segment, `gathers` if the processor's own
+    instruction loads x, where it has one.
     """
 
     kernel: str
@@ -36,6 +37,7 @@ class Variant:
     tile: int = 0
     lanes: int = 1
     unroll: int = 1
+    gathers: bool = False
     dtype: str = "f32"
     vector_bytes: int = 16
 
@@ -220,7 +222,8 @@ def spmv_body(v: Variant) -> str:
         lines = _row_sum(v)
     if v.short:
         lines = [*_SHORT_COLUMNS, *lines]
-    return f"{WORK}\n    (void)s, (void)k, (void)last;\n{indent(lines)}\n}}"
+    head = _AVX2 if v.gathers else ""
+    return f"{head}{WORK}\n    (void)s, (void)k, (void)last;\n{indent(lines)}\n}}"
 
 
 #: 16-bit columns count from panel[s], or from 0 without it.
@@ -228,6 +231,25 @@ _SHORT_COLUMNS = (
     "const uint16_t *idx = (const uint16_t *)z->idx;",
     "const T *b = z->b + (z->panel ? z->panel[s] : 0);",
 )
+
+
+#: Bytes of the widest vector that one instruction loads from 16-bit columns, and that instruction
+#: by type and lanes.
+_MOST_GATHERED = 32
+_INSTRUCTIONS = {
+    ("f32", 8): "_mm256_i32gather_ps(b, _mm256_cvtepu16_epi32(_mm_loadu_si128({at})), 4)",
+    ("f32", 4): "_mm_i32gather_ps(b, _mm_cvtepu16_epi32(_mm_loadl_epi64({at})), 4)",
+    ("f64", 4): "_mm256_i32gather_pd(b, _mm_cvtepu16_epi32(_mm_loadl_epi64({at})), 8)",
+}
+_AVX2 = "#ifdef __AVX2__\n#include <immintrin.h>\n#endif\n\n"
+
+
+def _slice_lanes(v: Variant) -> int:
+    """Rows of a slice in one vector."""
+    if not v.short:
+        return min(v.slice, MAX_LANES)
+    most = _MOST_GATHERED // _TYPES[v.dtype][1] if v.gathers else MAX_LANES
+    return min(v.slice, v.hardware_lanes, most)
 
 
 def _x(v: Variant, at: str) -> str:
@@ -247,8 +269,13 @@ def _products(v: Variant, lanes: int, at: str, total: str) -> list[str]:
     values = f"*(const {kind} *)(z->val + {at})"
     if lanes == 1:
         return [f"{total} += {values} * {_x(v, at)};"]
+    each = f"{total} += {values} * ({kind}){_gather(v, lanes, at)};"
+    if v.gathers and (v.dtype, lanes) in _INSTRUCTIONS:
+        load = _INSTRUCTIONS[v.dtype, lanes].format(at=f"(const __m128i *)(idx + {at})")
+        whole = f"{total} += {values} * ({kind}){load};"
+        return ["#ifdef __AVX2__", whole, "#else", each, "#endif"]
     if not v.short or lanes < 4:
-        return [f"{total} += {values} * ({kind}){_gather(v, lanes, at)};"]
+        return [each]
     words = range(lanes // 4)
     lines = [f"{{ uint64_t {', '.join(f'w{w}' for w in words)};"]
     lines += [f"  memcpy(&w{w}, idx + {at} + {4 * w}, 8);" for w in words]
@@ -308,7 +335,7 @@ def _blocks(v: Variant) -> list[str]:
 def _slices(v: Variant) -> list[str]:
     """C of a slice of rows, one lane each; `d` is the first of them, so the result is addressed
     through z."""
-    lanes = min(v.slice, v.hardware_lanes if v.short else MAX_LANES)
+    lanes = _slice_lanes(v)
     kind = "T" if lanes == 1 else f"vec{lanes}"
     parts = range(v.slice // lanes)
     lines = [f"{kind} {', '.join(f's{x} = {{0}}' for x in parts)};"]

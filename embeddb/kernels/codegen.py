@@ -60,6 +60,8 @@ _INCLUDES = """\
 _BODIES = {"spmm": spmm_body, "sddmm": sddmm_body, "spmv": spmv_body}
 #: Formats whose segments can be unrolled.
 _UNROLLED = {"spmm": ("csr", "dcsr"), "spmv": ("csr", "dcsr"), "sddmm": ("csr", "dcsr", "csc")}
+#: How 16-bit columns bring x into a vector.
+_GATHERS = ("loads", "hardware")
 #: Formats of slices, which sorted windows of rows may precede.
 _SLICED = ("sell", "ell", "sell16")
 
@@ -96,6 +98,7 @@ def plan(config: Config, op: Op, *, vector_bytes: int = 16) -> tuple[Variant, La
     lanes = left.number("lanes", 1, 16, power=True) if vectors else 1
     unrolled = form.format in _UNROLLED[op.name] and (tile or op.name == "spmv")
     unroll = left.number("unroll", 1, 16) if unrolled and "unroll" in config else 1
+    gathers = form.format == "sell16" and left.gathers()
     strip = left.number("itile", 1, 1 << 30) if nest == "STRIPS" else 0
     threads = left.choice("threads", ("one", "all"))
     split = nest in ("OUTER", "POSITION")
@@ -117,6 +120,7 @@ def plan(config: Config, op: Op, *, vector_bytes: int = 16) -> tuple[Variant, La
         tile=tile,
         lanes=lanes,
         unroll=unroll,
+        gathers=gathers,
         dtype=op.dtype,
         vector_bytes=vector_bytes,
     )
@@ -220,6 +224,10 @@ class _Left:
         if power and value & (value - 1):
             raise SpaceError(f"{name} = {value}: allowed are powers of two")
         return value
+
+    def gathers(self) -> bool:
+        """True if the processor's instruction gathers x; configurations of before it do not say."""
+        return "gather" in self.values and self.choice("gather", _GATHERS) == "hardware"
 
     def block(self) -> tuple[int, int]:
         value = self.values.pop("block", None)

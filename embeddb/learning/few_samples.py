@@ -42,6 +42,8 @@ def learned_model(
     if not enough(evidence) or not partition.vectors.size:
         return None
     model = lookup.models.learned(platform, op)
+    if model is not None and not _fits(model, platform, op):
+        model = None
     if not lookup.learns:
         return model
     stamp = _stamp(evidence, _unlearned(lookup, partition, evidence).name)
@@ -58,6 +60,13 @@ def learned_model(
         if model is not None:
             lookup.models.keep(platform, op, model)
     return model
+
+
+def _fits(model: CostModel, platform: Platform, op: Op) -> bool:
+    """False if it encodes the configurations of an earlier version of the platform."""
+    from embeddb.cost_model.model import space_digest
+
+    return bool(model.card["platform"]["space"] == space_digest(platform, op))
 
 
 def enough(evidence: RunMatrix) -> bool:

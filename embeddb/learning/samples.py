@@ -25,6 +25,7 @@ from embeddb.index.run_matrix import FAILED_GAIN, RunMatrix
 from embeddb.index.scopes import scope_of
 from embeddb.index.vote import votes
 from embeddb.platforms.platform import Platform, runner_for
+from embeddb.store.merge_facts import extends
 
 if TYPE_CHECKING:
     from embeddb.index.lookup import Lookup
@@ -438,10 +439,19 @@ def samples_of_machines(
             f"portable platform, here are {len(instances)}",
             hint="leave out --every-machine, or index another machine's runs",
         )
+    there = [db.platform(i) for i in instances]
+    # Instances may have files of several versions; the latest has the configurations of all.
+    for one in there:
+        if extends(one, platform):
+            platform = one.at(platform.instance, platform.environment)
+    machines = [
+        platform.at(one.instance, one.environment) if extends(platform, one) else one
+        for one in there
+    ]
     parts = []
     for op in dict.fromkeys(ops):
         evidence, readable = db.evidence(op, platform.name)
-        for own in map(db.platform, instances):
+        for own in machines:
             rows = evidence.of_platform(own.id)
             if rows.rows:
                 part = _of_one(db, rows, readable, own, featurizer)

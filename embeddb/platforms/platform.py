@@ -55,8 +55,8 @@ class Platform:
     (beta in COGNATE, Appendix A.2). `command` is the program that a `command` runner starts, `log`
     describes run logs. `text` is the TOML source; `file` is the path it was read from, and empty
     for a platform from a database or a plan, whose command is not run. `meaning` explains a
-    parameter (`order`) or a value of one (`order=ijk`) in one line. Two platforms are equal when
-    text and instance are.
+    parameter (`order`) or a value (`order=ijk`) in a line. `extends` are earlier versions whose
+    configurations mean the same here. Two platforms are equal when text and instance are.
 
     Raises: UsageError, from methods that take an op, if the platform does not run its kernel.
     """
@@ -77,6 +77,7 @@ class Platform:
     traits: Mapping[str, Any] = field(default_factory=dict, compare=False)
     meaning: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     environment: Mapping[str, str] = field(default_factory=dict, compare=False)
+    extends: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def id(self) -> str:
@@ -89,9 +90,8 @@ class Platform:
 
     @cached_property
     def digest(self) -> str:
-        """blake2b-128 hex of the parsed spaces, defaults and mappings: changes when the meaning of
-        stored configurations does, not with comments, titles or traits, nor when a choice is
-        opened."""
+        """blake2b-128 hex of spaces, defaults and mappings: changes when the meaning of stored
+        configurations does, not with comments, titles, traits or open choices."""
         canonical = json.dumps(self._forms(), sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 
@@ -348,6 +348,7 @@ def _parsed(text: str, where: str, known_only: bool) -> Platform:
         traits=MappingProxyType(traits),
         meaning=MappingProxyType(meaning),
         kernels=MappingProxyType(kernels),
+        extends=tried(lambda: tuple(table.texts("extends")), ()),
     )
     if kernels:
         tried(table.done, None)

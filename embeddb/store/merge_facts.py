@@ -12,7 +12,7 @@ import msgspec
 
 from embeddb.core.errors import StoreCorrupt, StoreError
 from embeddb.core.records import WorkloadInfo
-from embeddb.platforms.platform import Platform
+from embeddb.platforms.platform import Platform, builtin_platforms, load_platform
 from embeddb.store import codec
 from embeddb.store.engine import Txn, raise_generation
 
@@ -228,6 +228,7 @@ def adopted_info(info: WorkloadInfo, stub: WorkloadInfo) -> WorkloadInfo:
 
 _OTHER_SPACE = "its configuration space differs from the stored one"
 _OTHER_UNIT = "its times are in cycles in one of the two and in seconds in the other"
+_LATER = "it extends the stored version: index or measure with its file first"
 #: Attributes of a platform's file that a conflict names. All else is its text.
 _DECLARED = (
     "title", "version", "simulated", "portable", "runner", "cost_per_sample", "open_choices",
@@ -236,23 +237,46 @@ _DECLARED = (
 _MEANING = ("simulated", "portable")
 
 
+def extends(later: Platform, earlier: Platform) -> bool:
+    """True if a file says that it has every configuration of an earlier version of its platform."""
+    return earlier.version in later.extends and earlier.version != later.version
+
+
+def is_builtin(platform: Platform) -> bool:
+    """True if a platform has the file that ships, not an edited or an earlier one."""
+    name = platform.name
+    return name in builtin_platforms() and load_platform(name).text == platform.text
+
+
+def stays(stored: Platform, platform: Platform) -> bool:
+    """True if the stored file is kept where a platform is stored again: if it is the later version,
+    has the parameters in another order, or has choices that runs may have opened."""
+    reordered = stored.is_reordered(platform)
+    return (
+        extends(stored, platform) or reordered or not stored.open_choices <= platform.open_choices
+    )
+
+
 def refuse_other_space(stored: Platform | None, platform: Platform) -> None:
     """Check that a platform is compatible with the stored one of its name. Raises: StoreError."""
-    reason = "" if stored is None else _incompatible(stored, platform)
-    if reason:
+    if stored is not None and (reason := _incompatible(stored, platform)):
         raise StoreError(
             f"platform {platform.id}: {reason}",
-            hint="give the changed platform another name, or keep it in another database",
+            hint="give the changed platform another name, or keep it in another database; if every "
+            f'stored run is legal there, another version and extends = ["{stored.version}"]',
         )
 
 
 def _incompatible(stored: Platform, platform: Platform) -> str:
-    """Reason why runs of the two platforms cannot be stored under one name; empty if they can. The
-    order of parameters is irrelevant: that of the stored file stays, in which models read them."""
-    if stored.digest != platform.digest and not stored.is_reordered(platform):
-        return _OTHER_SPACE
-    if stored.version != platform.version:
-        return f"its runs are of version {stored.version}, this file is version {platform.version}"
+    """Reason why runs of the two platforms cannot be stored under one name; empty if they can, as
+    those of a version that the other extends. The order of parameters is irrelevant: that of the
+    stored file stays, in which models read them."""
+    if not (extends(platform, stored) or extends(stored, platform)):
+        if stored.digest != platform.digest and not stored.is_reordered(platform):
+            return _OTHER_SPACE
+        if stored.version != platform.version:
+            one, other = stored.version, platform.version
+            return f"its runs are of version {one}, this file is version {other}"
     return _OTHER_UNIT if stored.counts_cycles != platform.counts_cycles else ""
 
 
@@ -272,10 +296,13 @@ def _word(platform: Platform | None, name: str) -> str:
 def platform_conflict(stored: Platform, new: Platform) -> Contradiction | None:
     """Conflict of an imported platform with the stored one."""
     what = f"platform {new.id}"
-    if reason := _incompatible(stored, new):
+    reason = _LATER if extends(new, stored) else _incompatible(stored, new)
+    if reason:
         return Contradiction(what, reason, refused=True)
     names = [name for name in _DECLARED if getattr(stored, name) != getattr(new, name)]
     if stored.text != new.text and not names:
         names = ["text"]
+    if extends(stored, new):
+        names = []
     facts = _differing(stored.environment, new.environment)
     return _keeps_fields(what, [*names, *(f"environment.{name}" for name in facts)])

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, lru_cache, partial
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import cast
 
-import msgspec
-
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import StoreCorrupt
+from embeddb.core.errors import StoreCorrupt, StoreError
 from embeddb.core.kinds import kind_exists
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.timing import State, median_state, state_of
 from embeddb.core.workload import Workload
 from embeddb.nests.nest import Nest
-from embeddb.platforms.platform import Platform, parse_platform
+from embeddb.platforms.platform import Platform
 from embeddb.store import codec, tables
 from embeddb.store.check import inconsistencies
 from embeddb.store.engine import (
@@ -28,7 +26,6 @@ from embeddb.store.engine import (
     Engine,
     Txn,
     generation_of,
-    raise_generation,
     refuse_other_schema,
     refuse_unfinished,
     text_of,
@@ -36,15 +33,19 @@ from embeddb.store.engine import (
 from embeddb.store.merge_facts import (
     Contradiction,
     changed_meaning,
+    extends,
+    is_builtin,
     merge_info,
     merge_infos,
     name_key,
     platform_conflict,
     refuse_other_space,
     resolved,
+    stays,
 )
 from embeddb.store.merge_runs import LOCAL, AppendResult, add_runs, adopt, counting, importing
 from embeddb.store.models import ModelTable
+from embeddb.store.platform_rows import platform_in, read_platform, write_platform
 from embeddb.store.run_tables import RunTable, RunTables, foreign_tables, tables_with
 from embeddb.store.sources import Pushing, SourceTable
 from embeddb.store.withdrawn import WithdrawnTable, hidden_under
@@ -54,11 +55,6 @@ from embeddb.tensors.tensor_graph import TensorGraph
 _PIECE = 8192
 #: Number of workloads of each operation, and of runs of each, that the usual state is based on.
 _PATTERNS, _RUNS = 64, 8
-
-
-class _StoredPlatform(msgspec.Struct, frozen=True):
-    text: str
-    environment: dict[str, str]
 
 
 class Store:
@@ -388,48 +384,68 @@ class Store:
 
         Returns a line for each change of the file that changes the meaning of the runs stored
         before: `simulated`, `portable`. Raises: StoreError if the same id has another configuration
-        space already.
+        space already, which the file does not extend, or a run that the file forbids.
         """
-        stored = self.platform(platform.id)
-        refuse_other_space(stored, platform)
-        stays = stored is not None and (
-            stored.is_reordered(platform) or not stored.open_choices <= platform.open_choices
-        )
-        text = stored.text if stored is not None and stays else platform.text
-        self._write_platform(platform.id, text, platform.environment)
-        return [] if stays else changed_meaning(stored, platform)
+
+        def body(txn: Txn) -> list[str]:
+            stored, text = platform_in(txn, platform.id), platform.text
+            refuse_other_space(stored, platform)
+            if stored is not None and extends(platform, stored):
+                if reason := self._forbidden(txn, platform):
+                    raise StoreError(f"platform {platform.id}: {reason}")
+            elif stored is not None and stays(stored, platform):
+                text = stored.text
+            write_platform(txn, platform.id, text, platform.environment)
+            return changed_meaning(stored, platform) if text == platform.text else []
+
+        return self._engine.write(body)
 
     def take_platform(self, platform: Platform) -> Contradiction | None:
         """Store a platform of an import, if it is new. For a stored one the file and every fact of
-        the environment stay; other facts are added."""
-        stored = self.platform(platform.id)
-        if stored is None:
-            self._write_platform(platform.id, platform.text, platform.environment)
-            return None
-        against = platform_conflict(stored, platform)
-        new = {k: v for k, v in platform.environment.items() if k not in stored.environment}
-        if new and not (against and against.refused):
-            self._write_platform(platform.id, stored.text, new)
-        return against
+        the environment stay; other facts are added. Only a built-in file replaces an earlier
+        version that it extends."""
 
-    def _write_platform(self, platform_id: str, text: str, facts: Mapping[str, str]) -> None:
-        key = platform_id.encode()
+        def body(txn: Txn) -> Contradiction | None:
+            stored = platform_in(txn, platform.id)
+            if stored is None:
+                write_platform(txn, platform.id, platform.text, platform.environment)
+                return None
+            later = extends(platform, stored) and is_builtin(platform)
+            if later and not self._forbidden(txn, platform):
+                write_platform(txn, platform.id, platform.text, {})
+                stored = platform.at(stored.instance, stored.environment)
+            against = platform_conflict(stored, platform)
+            new = {k: v for k, v in platform.environment.items() if k not in stored.environment}
+            if new and not (against and against.refused):
+                write_platform(txn, platform.id, stored.text, new)
+            return against
 
-        def body(txn: Txn) -> None:
-            raw = txn.get("platform", key)
-            stored = {} if raw is None else _stored_platform(platform_id, raw).environment
-            value = msgspec.json.encode(_StoredPlatform(text, {**stored, **facts}))
-            if raw is not None and value != raw:
-                raise_generation(txn)  # stored runs have another meaning, or another machine
-            txn.put("platform", key, value)
+        return self._engine.write(body)
 
-        self._engine.write(body)
+    def _forbidden(self, txn: Txn, later: Platform) -> str:
+        """Reason why stored runs, withdrawn and replaced ones too, do not belong to a later version
+        of their platform; empty if the configuration of each is legal in it on some workload. Runs
+        of operations that only a missing plug-in has cannot be checked."""
+        for key, number in list(txn.scan("partition")):
+            op, where = codec.decode_partition(key, number)
+            if where != later.id or isinstance(op, str):
+                continue
+            rows = {(r := codec.decode_row(raw)).config_id: r for _, raw in txn.scan("run", number)}
+            if not rows:
+                continue
+            if op.name not in later.kernels:
+                return f"version {later.version} has no {op.name}, of which there are runs"
+            self._read_configs(txn, rows.values())
+            space = later.space(op)
+            for config in map(self._configs.__getitem__, rows):
+                if reason := space.reason(config):
+                    return f"version {later.version} forbids {config} of {op}: {reason}"
+        return ""
 
     def platform(self, platform_id: str) -> Platform | None:
         """The platform of an id. Raises: StoreCorrupt, naming it, if it is damaged."""
         with self._engine.read() as txn:
-            raw = txn.get("platform", platform_id.encode())
-        return None if raw is None else _read_platform(platform_id, raw)
+            return platform_in(txn, platform_id)
 
     def sound_platform(self, platform_id: str) -> Platform | None:
         """For lists: as `platform`, None also for a damaged one, which `problems` reports."""
@@ -467,28 +483,10 @@ class Store:
     def problems(self) -> list[str]:
         """Damage found by reading everything, and contradictions in the data."""
         faults = self._engine.problems()
-        return faults or inconsistencies(self._engine, {"platform": _read_platform})
+        return faults or inconsistencies(self._engine, {"platform": read_platform})
 
     def close(self) -> None:
         self._engine.close()
-
-
-@lru_cache(maxsize=64)
-def _read_platform(platform_id: str, raw: bytes) -> Platform:
-    """Parse a platform's file, cached: it costs more than everything else in a query."""
-    stored = _stored_platform(platform_id, raw)
-    with tables.reading(f"platform {platform_id}"):
-        platform = _parsed(stored.text)
-        _, _, instance = platform_id.partition("@")
-        return platform.at(instance, stored.environment) if instance else platform
-
-
-#: Cached, since instances of a platform share a text.
-_parsed = lru_cache(maxsize=64)(partial(parse_platform, known_only=True))
-
-
-def _stored_platform(platform_id: str, raw: bytes) -> _StoredPlatform:
-    return tables.decoded(raw, _StoredPlatform, f"platform {platform_id}")
 
 
 def _stamp_schema(txn: Txn) -> None:

@@ -22,6 +22,7 @@ from embeddb.core.records import SOURCES, STATUSES, Measurement
 from embeddb.core.timing import APART, State, between, distance
 from embeddb.platforms.machines import same_build
 from embeddb.platforms.platform import Platform, parse_platform
+from embeddb.store.merge_facts import extends
 from indexer.campaign.plan import Plan
 
 #: Larger files are not those of a task.
@@ -309,7 +310,7 @@ class Instances:
         """Note that the folder has times of an instance; with `mixed` beside those of others.
 
         Raises: InputError for another instance than the folder's, or another platform than the
-        planned one.
+        planned one or a later version that extends it.
         """
         self._refuse_unplanned(here)
         body = _about(here)
@@ -340,7 +341,8 @@ class Instances:
 
     def _refuse_unplanned(self, here: Platform) -> None:
         planned = parse_platform(self._plan.platform)
-        if (here.name, here.digest) != (planned.name, planned.digest):
+        same = here.digest == planned.digest or extends(here, planned)
+        if here.name != planned.name or not same:
             raise InputError(
                 f"planned for {planned.name}, and not as {here.name} is here",
                 where=str(self._folder),

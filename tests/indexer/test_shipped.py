@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from measured_nests import make as make_nests
 
 from embeddb.core.errors import StoreCorrupt, UsageError
+from embeddb.core.files.model_file import read, save
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
 from embeddb.store.engine import MemoryEngine
@@ -26,7 +27,7 @@ from indexer.exchange.export_records import adopt_models
 from indexer.shipped import __main__ as command
 from indexer.shipped import file
 from indexer.shipped import file as casting
-from indexer.shipped.__main__ import fit_all, import_all, ship
+from indexer.shipped.__main__ import fit_all, halve, import_all, ship
 from indexer.shipped.file import NO_CODE, code_of, pack, packed, seconds_of, unpack, unpacked
 
 LAB = tiny("lab")
@@ -146,6 +147,25 @@ def test_the_command_makes_the_file(
     exports[1].write_text(exports[1].read_text().replace('["run"', '["ran"', 1))
     assert command.main([*map(str, exports), str(made)]) == 1
     assert "damaged lines" in capsys.readouterr().err
+
+
+def test_networks_ship_in_half_precision_and_trees_as_they_are(tmp_path: Path) -> None:
+    weights = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    network, forest = (tmp_path / f"costmodel-{name}.safetensors" for name in ("a", "b"))
+    card = {"kind": "costmodel"}
+    save(
+        network, {"member.0.mapper.0.weight": weights, "prior.ids": np.array([[1]], np.uint8)}, card
+    )
+    save(forest, {"member.0.threshold": weights}, card)
+    whole, before = network.stat().st_size, forest.read_bytes()
+    for _ in range(2):  # the second time changes nothing
+        halve(tmp_path)
+        stored = read(network).tensors
+        assert stored["member.0.mapper.0.weight"].dtype == np.float32
+        rounded = weights.astype(np.float16).astype(np.float32)
+        np.testing.assert_array_equal(stored["member.0.mapper.0.weight"], rounded)
+        assert stored["prior.ids"].tolist() == [[1]] and network.stat().st_size < whole
+        assert forest.read_bytes() == before
 
 
 def test_the_help_names_workloads_that_the_starter_has() -> None:

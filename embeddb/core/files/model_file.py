@@ -41,8 +41,8 @@ KINDS = ("featurizer", "costmodel", "towers", "nests", "kernels", "checkpoint")
 MAX_BYTES = 1 << 30
 _MAX_HEADER = 1 << 20
 _MAX_RANK = 8
-#: Allowed tensor types; uint8 holds generator states, int16 trees.
-_TYPES = ("float64", "float32", "int64", "int16", "uint8")
+#: Allowed tensor types; uint8 holds generator states, int16 trees, float16 networks that ship.
+_TYPES = ("float64", "float32", "float16", "int64", "int16", "uint8")
 _REQUIRED: dict[str, tuple[str, ...]] = {
     "featurizer": ("network", "reduction"),
     "nests": ("network",),
@@ -95,7 +95,8 @@ def save(
 
 
 def read(path: str | Path, *, kind: str = "") -> ModelFile:
-    """Tensors, card and version of a model file, of any kind if none is given. Raises: ModelError
+    """Tensors, card and version of a model file, of any kind if none is given; those in half
+    precision as float32. Raises: ModelError
     (one line that names the file) if it is missing, too large, truncated, not safetensors, of
     another kind, or holds weights that are not finite."""
     # Imported here: naming a version or a kind needs no library.
@@ -122,7 +123,8 @@ def read(path: str | Path, *, kind: str = "") -> ModelFile:
     stated = card.pop(_CHECKSUM, None)
     if stated is not None and stated != _checksum(tensors, card):
         raise ModelError("its content differs from its checksum", where=where, hint=_AGAIN)
-    return ModelFile(tensors, card, digest(data))
+    wide = {n: a.astype(np.float32) if a.dtype == np.float16 else a for n, a in tensors.items()}
+    return ModelFile(wide, card, digest(data))
 
 
 def load(path: str | Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

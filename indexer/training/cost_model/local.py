@@ -70,7 +70,13 @@ def samples_for(lookup: Lookup, machine: Platform, source: CostModel) -> Samples
             f"{', '.join(map(str, source.ops))}",
             hint="measure more: `embeddb calibrate`",
         )
-    return replace(join(parts), platform=machine)
+    joined = join(parts)
+    if joined.platform.digest != machine.digest:
+        raise UsageError(
+            f"{machine.id} has an earlier version of the platform's file than other machines",
+            hint="measure on it with the present file first",
+        )
+    return replace(joined, platform=machine)
 
 
 def trained_for(machine: Platform, source: CostModel, samples: Samples) -> CostModel:

@@ -197,10 +197,8 @@ def matrix(m: int, n: int, share: float) -> Any:
 
 
 SHORT_SLICES = Config.parse("order=ij,format=sell16,slice=8,sigma=256,threads=one")
-SHORT = [
-    (SPMV, SHORT_SLICES),
-    (Op("spmv", 1, "f64"), SHORT_SLICES),
-]
+GATHERED = SHORT_SLICES.replace(gather="hardware")
+SHORT = [(op, one) for op in (SPMV, Op("spmv", 1, "f64")) for one in (SHORT_SLICES, GATHERED)]
 
 
 @pytest.mark.parametrize(("op", "config"), SHORT, ids=named)
@@ -216,7 +214,8 @@ def test_columns_of_16_bits_compute_what_scipy_does(op: Op, config: Config, tmp_
 
 
 @pytest.mark.parametrize(
-    ("op", "config"), [(SPMM, BLOCKS), (SPMV, SLICES), (SPMM, ROWS), (SPMV, SHORT_SLICES)]
+    ("op", "config"),
+    [(SPMM, BLOCKS), (SPMV, SLICES), (SPMM, ROWS), (SPMV, SHORT_SLICES), (SPMV, GATHERED)],
 )
 def test_nan_and_infinities_are_as_in_a_plain_loop(op: Op, config: Config, tmp_path: Path) -> None:
     library, a = loaded(tmp_path, op, config), matrix(45, 38, 0.4)

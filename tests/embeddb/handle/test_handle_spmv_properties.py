@@ -29,6 +29,8 @@ CASES = [
     ("format=sell16,order=ij,sigma=1,slice=8,threads=one", F32),
     ("format=sell16,order=ij,sigma=16,slice=8,threads=all,schedule=static", F64),
     ("format=sell16,order=ij,sigma=256,slice=1,threads=one", F32),
+    ("format=sell16,gather=hardware,order=ij,sigma=256,slice=8,threads=one", F32),
+    ("format=sell16,gather=hardware,order=ij,sigma=1,slice=8,threads=one", F64),
     ("format=sell,order=ij,sigma=16,slice=4,threads=all,schedule=static", F64),
     ("format=ell,order=ij,slice=8,threads=one", F32),
     ("block=4x4,format=bcsr,order=ij,threads=one", F32),

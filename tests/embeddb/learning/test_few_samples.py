@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -117,6 +118,20 @@ def test_the_learned_model_answers_and_is_kept(
 
     monkeypatch.setattr(few_samples, "_learned", learned_again)
     shares(opened)
+
+
+def test_a_later_version_of_the_platform_is_learned_anew(place: Path, tmp_path: Path) -> None:
+    """A model of the earlier space encodes configurations otherwise."""
+    shutil.copytree(place, tmp_path / "db")
+    text = TOML.replace('version = "1"', 'version = "2"\nextends = ["1"]')
+    text = text.replace('"c"]', '"c", "d"]')
+    with Database.open(tmp_path / "db") as db:
+        shares(db)
+        later = parse_platform(text)
+        for _ in ("before the first runs of the later version", "after"):
+            answer = db.query(matrices(1, first=100)[0], platform=later, op=OP)
+            assert answer.tuner == "rank" and not any("not used" in w for w in answer.warnings)
+            db.store.put_platform(later)
 
 
 def test_five_answers_are_a_set_by_the_errors_that_the_model_expects(opened: Database) -> None:

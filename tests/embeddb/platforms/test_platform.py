@@ -138,6 +138,11 @@ def test_cpu_rules() -> None:
     panels = {"order": "j1ik1j0k0", "format": "dcsr", "jtile": 512, "ktile": 8}
     assert cpu.space(op, Sizes(n=512)).reason(default.replace(**panels)) is not None
     assert cpu.space(op, Sizes(n=513)).reason(default.replace(**panels)) is None
+    short = {"format": "sell16", "order": "ij", "sigma": 1, "slice": 8, "threads": "one"}
+    short["gather"] = "hardware"
+    assert cpu.space(Op("spmv"), Sizes(50_000, 50_000, 10**6)).size() == 536
+    assert cpu.space(Op("spmv"), Sizes(n=65_536)).reason(short) is None
+    assert cpu.space(Op("spmv"), Sizes(n=65_537)).reason(short) is not None
 
 
 # --- the published runs --------------------------------------------------------------------

@@ -22,8 +22,9 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, StoreCorrupt, StoreError, UsageError
 from embeddb.core.pattern import Pattern, stub_id
 from embeddb.core.records import Measurement, Run, WorkloadInfo
-from embeddb.platforms.platform import load_platform, parse_platform
+from embeddb.platforms.platform import Platform, load_platform, parse_platform
 from embeddb.store import AppendResult, Store, codec, memory_store, open_store
+from embeddb.store.withdrawn import RunSelection
 
 SPMM, SPMV = Op("spmm", 32), Op("spmv")
 IDS = [f"{i:032x}" for i in (1, 2, 0xFF << 120)]
@@ -514,6 +515,80 @@ def test_a_platform_whose_space_changed_is_refused(store: Store) -> None:
         store.put_platform(parse_platform(changed))
     commented = parse_platform(platform.text + "\n# a comment changes nothing\n")
     store.put_platform(commented)
+
+
+def grown(version: str, tiles: list[int], *, extends: str = "", more: str = "") -> Platform:
+    """A platform whose space grows from version to version."""
+    return parse_platform(
+        "\n".join(
+            [
+                f'name = "toy"\nversion = "{version}"\ntitle = "t"\n{extends}',
+                f'[[space]]\nkernels = ["spmm"]\n{more}\n[space.params]',
+                f'tile = {{ type = "int", values = {tiles} }}\n[space.default]\ntile = {tiles[0]}',
+            ]
+        )
+    )
+
+
+def test_a_version_that_extends_the_stored_one_replaces_it(store: Store) -> None:
+    first, second = grown("1", [8, 16]), grown("2", [8, 16, 32], extends='extends = ["1"]')
+    store.put_platform(first)
+    ran = make_run(platform="toy", config=Config({"tile": 16}))
+    store.append([ran])
+    with pytest.raises(StoreError, match="differs") as refused:
+        store.put_platform(grown("2", [8, 16, 32]))
+    assert 'extends = ["1"]' in str(refused.value.hint)
+    generation = store.generation
+    assert store.put_platform(second) == [] and store.platform("toy") == second
+    assert store.generation > generation and [r.id for r in store.runs("toy", SPMM)] == [ran.id]
+    # Who still has the earlier file may go on with it; the later one stays.
+    assert store.put_platform(first) == [] and store.platform("toy") == second
+    assert store.take_platform(first) is None and store.platform("toy") == second
+
+
+def test_a_later_version_that_forbids_a_stored_run_is_refused(store: Store) -> None:
+    store.put_platform(grown("1", [8, 16]))
+    store.append([make_run(platform="toy", config=Config({"tile": 16}))])
+    for tiles, more in (([8, 32], ""), ([8, 16, 32], 'constraints = ["tile != 16"]')):
+        later = grown("2", tiles, extends='extends = ["1"]', more=more)
+        with pytest.raises(StoreError, match="toy: version 2 forbids tile=16 of spmm:32: "):
+            store.put_platform(later)
+    assert store.platform("toy") == grown("1", [8, 16])
+
+
+def test_a_later_version_that_forbids_a_withdrawn_run_is_refused(store: Store) -> None:
+    store.put_platform(grown("1", [8, 16]))
+    store.append([make_run(platform="toy", config=Config({"tile": 16}))])
+    store.withdrawn.withdraw(RunSelection(platform="toy"))
+    assert store.partitions() == []
+    with pytest.raises(StoreError, match="version 2 forbids tile=16"):
+        store.put_platform(grown("2", [8, 32], extends='extends = ["1"]'))
+
+
+def test_a_later_version_without_a_kernel_that_ran_is_refused(store: Store) -> None:
+    store.put_platform(grown("1", [8, 16]))
+    store.append([make_run(platform="toy", config=Config({"tile": 16}))])
+    text = grown("2", [8, 16], extends='extends = ["1"]').text.replace('"spmm"', '"sddmm"')
+    with pytest.raises(StoreError, match="version 2 has no spmm"):
+        store.put_platform(parse_platform(text))
+
+
+def test_a_version_cannot_extend_itself(store: Store) -> None:
+    store.put_platform(grown("1", [8, 16]))
+    with pytest.raises(StoreError, match="differs"):
+        store.put_platform(grown("1", [8, 16, 32], extends='extends = ["1"]'))
+
+
+def test_an_import_replaces_an_earlier_version_of_a_built_in_file_alone(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = grown("1", [8, 16]), grown("2", [8, 16, 32], extends='extends = ["1"]')
+    store.put_platform(first)
+    against = store.take_platform(second)
+    assert against is not None and against.refused and "its file first" in against.reason
+    assert store.platform("toy") == first
+    monkeypatch.setattr("embeddb.store.store.is_builtin", second.__eq__)
+    assert store.take_platform(second) is None and store.platform("toy") == second
 
 
 # -- the whole -----------------------------------------------------------------------------

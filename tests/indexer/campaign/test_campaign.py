@@ -182,6 +182,17 @@ def test_another_space_is_refused(folder: Path) -> None:
             go(folder, Database.in_memory(), LawRunner(parse_platform(other)))
 
 
+def test_a_later_version_that_extends_the_planned_one_goes_on(folder: Path) -> None:
+    db = Database.in_memory()
+    with pytest.raises(KeyboardInterrupt):
+        go(folder, db, LawRunner(stop=COUNT + 3))
+    text = BOARD.replace("[1, 2, 4, 8]", "[1, 2, 4, 8, 16]", 1)
+    later = text.replace('version = "1"', 'version = "2"\nextends = ["1"]')
+    assert later != text
+    assert go(folder, db, LawRunner(parse_platform(later))).tasks_stored == TASKS
+    assert db.store.count_runs() == POINTS
+
+
 def test_two_runs_of_one_campaign_are_kept_apart(folder: Path) -> None:
     class Impatient(LawRunner):
         """Starts the campaign again in the middle of it."""

@@ -337,6 +337,21 @@ def test_builds_for_one_processor_are_one_machine(opened: Database) -> None:
     assert name == "l2_bytes" and mean == pytest.approx(np.log2(1_000_001))
 
 
+def test_a_machine_with_an_earlier_version_of_the_file_counts() -> None:
+    text = TOML.replace('version = "1"', 'version = "2"\nextends = ["1"]')
+    text = text.replace("64]", "64, 128]")
+    later = parse_platform(text)
+    with Database.in_memory() as db:
+        fill(db, machine("one", 16), matrices(4))
+        fill(db, later.at("two", {"vector_bytes": "32"}), matrices(4))
+        embed(db.index)
+        for asked in (later, parse_platform(TOML)):
+            samples = samples_of_machines(db.index, asked, [OP])
+            assert samples.platform.text == text and not samples.platform.instance
+            assert {m.version for m in samples.machines} == {"2"} and len(samples.rows) == 8
+            assert Config({"piece": 128, "order": "a"}) in samples.configs
+
+
 def test_one_machine_is_too_few(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(tmp_path / "db")
     with Database.create(folder) as db:
