@@ -184,6 +184,7 @@ def _handles(data: Any) -> Table:
 
 
 @table("handles-spmv", "handle_spmv")
+@table("handles-gather", "handle_gather")
 def _handles_spmv(data: Any) -> Table:
     """Means of two runs, before and after."""
     columns = ("over scipy", "over torch", "slower by 5 %")

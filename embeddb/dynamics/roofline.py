@@ -457,5 +457,5 @@ def _bare(ex: Execution) -> Execution:
         panel = ex.nest.splits[1]
         loops = ("j2", "i2", "k2") if panel == 1 else ("j2", "i2", "k2", "j1")
         bare = replace(bare, nest=LoopNest((1, panel, 1, 1), complete_order(loops)))
-    fields = ("block", "slice", "sigma", "padded", "by_length")
+    fields = ("block", "slice", "sigma", "padded", "by_length", "index_bytes")
     return replace(bare, **{name: getattr(ex, name) for name in fields})

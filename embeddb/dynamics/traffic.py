@@ -139,7 +139,7 @@ def _points(entries: Entries, window: NDArray[np.int64], tiles: int) -> _Points:
 
 
 def matrix_bytes(entries: Entries, ex: Execution, value_bytes: int) -> int:
-    """Size of the stored sparse matrix: values, int32 indices, int64 pointers, and an int32 row per
+    """Size of the stored sparse matrix: values, indices, int64 pointers, and an int32 row per
     segment (or lane) where rows are reordered."""
     segments = entries.work.size
     lanes = segments * max(ex.slice, 1)
@@ -147,7 +147,7 @@ def matrix_bytes(entries: Entries, ex: Execution, value_bytes: int) -> int:
     indices = entries.stored // entries.area
     return (
         entries.stored * value_bytes
-        + 4 * indices
+        + ex.index_bytes * indices
         + 8 * (segments + 1)
         + (4 * lanes if mapped else 0)
     )

@@ -259,9 +259,10 @@ class Execution:
     order.
 
     `block`: rows x columns stored together. `slice`: rows side by side (SELL), 0 none; `sigma`:
-    window within which rows are sorted by length, 1 none. `by_length`: all rows are. `pieces`:
-    tasks per thread in position space, 0 if the outermost sparse loop is parallel.
-    `tiles_parallel`: the tiles of dense columns are the tasks instead.
+    window within which rows are sorted by length, 1 none. `by_length`: all rows are.
+    `index_bytes`: of a stored column. `pieces`: tasks per thread in position space, 0 if the
+    outermost sparse loop is parallel. `tiles_parallel`: the tiles of dense columns are the tasks
+    instead.
 
     Raises: UsageError for an unknown schedule or a number out of range.
     """
@@ -272,6 +273,7 @@ class Execution:
     sigma: int = 1
     padded: bool = False
     by_length: bool = False
+    index_bytes: int = 4
     schedule: str = "static"
     chunk: int = 0
     threads: int = 1
@@ -330,6 +332,7 @@ def execution_of(
         sigma=int(config.get("sigma", 1)) if sliced else 1,
         padded=stored == "ell",
         by_length=config.get("reorder") == "length",
+        index_bytes=2 if stored == "sell16" else 4,
         schedule="dynamic" if position else str(config.get("schedule", "static")),
         chunk=1 if position else 0 if outer else int(config.get("chunk", 0)),
         threads=1 if config.get("threads") == "one" else threads,

@@ -269,18 +269,23 @@ def _products(v: Variant, lanes: int, at: str, total: str) -> list[str]:
     values = f"*(const {kind} *)(z->val + {at})"
     if lanes == 1:
         return [f"{total} += {values} * {_x(v, at)};"]
-    each = f"{total} += {values} * ({kind}){_gather(v, lanes, at)};"
-    if v.gathers and (v.dtype, lanes) in _INSTRUCTIONS:
-        load = _INSTRUCTIONS[v.dtype, lanes].format(at=f"(const __m128i *)(idx + {at})")
-        whole = f"{total} += {values} * ({kind}){load};"
-        return ["#ifdef __AVX2__", whole, "#else", each, "#endif"]
+    loads = _loads(v, lanes, at, f"{total} += {values} * ({kind})")
+    if not v.gathers or (v.dtype, lanes) not in _INSTRUCTIONS:
+        return loads
+    whole = _INSTRUCTIONS[v.dtype, lanes].format(at=f"(const __m128i *)(idx + {at})")
+    added = f"{total} += {values} * ({kind}){whole};"
+    return ["#ifdef __AVX2__", added, "#else", *loads, "#endif"]
+
+
+def _loads(v: Variant, lanes: int, at: str, adding: str) -> list[str]:
+    """C that adds a vector of products, loaded entry by entry, from its beginning `adding`."""
     if not v.short or lanes < 4:
-        return [each]
+        return [f"{adding}{_gather(v, lanes, at)};"]
     words = range(lanes // 4)
     lines = [f"{{ uint64_t {', '.join(f'w{w}' for w in words)};"]
     lines += [f"  memcpy(&w{w}, idx + {at} + {4 * w}, 8);" for w in words]
     of = [f"b[(uint16_t)(w{w} >> {bits})]" for w in words for bits in (0, 16, 32, 48)]
-    return [*lines, f"  {total} += {values} * ({kind}){{{', '.join(of)}}}; }}"]
+    return [*lines, f"  {adding}{{{', '.join(of)}}}; }}"]
 
 
 def _row_sum(v: Variant) -> list[str]:

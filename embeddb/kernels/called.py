@@ -244,7 +244,8 @@ def _require_runnable() -> None:
             f"cannot check without a compiler whether this processor supports {march}",
             hint=f"unset {cpu_build.MARCH_VARIABLE}",
         )
-    own = {name.replace("_", "") for name in cpu_build.cpu_flags()}
+    # Linux calls the compiler's BMI bmi1.
+    own = {name.replace("_", "").replace("bmi1", "bmi") for name in cpu_build.cpu_flags()}
     needed = _EXTENSION.findall(cpu_build.macros(own_compiler[0], march))
     missing = [name for name in needed if name.lower().replace("_", "") not in own]
     if missing:

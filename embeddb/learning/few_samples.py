@@ -66,7 +66,8 @@ def _fits(model: CostModel, platform: Platform, op: Op) -> bool:
     """False if it encodes the configurations of an earlier version of the platform."""
     from embeddb.cost_model.model import space_digest
 
-    return bool(model.card["platform"]["space"] == space_digest(platform, op))
+    space = model.card.get("platform", {}).get("space")
+    return space is None or bool(space == space_digest(platform, op))
 
 
 def enough(evidence: RunMatrix) -> bool:

@@ -318,7 +318,7 @@ static T *dense(FILE *file, int given, int64_t count, int64_t ones)
 static void run(FILE *file, const int64_t *h, int64_t calls, FILE *out)
 {
     int64_t *ptr = filled(file, h[6], 8), *panel = filled(file, h[7], 8);
-    int32_t *idx = filled(file, h[8], 4), *row = filled(file, h[9], 4);
+    int32_t *idx = filled(file, h[8], COLUMN_BYTES), *row = filled(file, h[9], 4);
     T *val = filled(file, h[10], sizeof(T));
     T *b = dense(file, out != NULL, h[11], h[1] * h[2]);
     T *c = dense(file, out != NULL, h[12], h[0] * h[2]);
@@ -409,7 +409,8 @@ def program_text(variant: Variant) -> str:
     With RESULTS the dense operands are read too, and every result is written there, an int64 with
     the number of its values ahead of it.
     """
-    return cpu_codegen.source(variant) + _MAIN
+    columns = f"#define COLUMN_BYTES {2 if variant.short else 4}\n"
+    return cpu_codegen.source(variant) + columns + _MAIN
 
 
 def head_of(

@@ -399,6 +399,17 @@ def test_every_kind_of_configuration_of_the_cpu(kernel: str) -> None:
         assert 1 - 1e-9 <= found.quantities["imbalance"].value <= 3
 
 
+def test_columns_of_16_bits_are_half_of_those_of_32() -> None:
+    pattern, op, platform = scattered(60, 5000, 3000), Op("spmv"), load_platform("cpu")
+    moved = []
+    for form in ({"format": "sell"}, {"format": "sell16", "gather": "hardware"}):
+        config = {"order": "ij", "slice": 4, "sigma": 1, "threads": "one", **form}
+        ex, _ = execution_of(platform, op, config, pattern=pattern, threads=1)
+        found = profile(pattern, op, ex, caches=CACHES)
+        moved.append(found.quantities["bytes_compulsory"].value)
+    assert moved[0] - moved[1] == 2 * entries_of(pattern, ex).stored
+
+
 @pytest.mark.parametrize("entries", [1, 7, 30, 100])
 def test_the_middle_of_a_pattern_is_bounded_and_legal(entries: int) -> None:
     pattern = Pattern.from_coo((4, 40), [0] * 30 + [1, 2, 3], [*range(30), 5, 6, 7])

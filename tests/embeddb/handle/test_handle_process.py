@@ -125,6 +125,16 @@ def test_no_code_for_another_processor_is_run(
     runs_here(f, a, b)
 
 
+def test_code_for_extensions_of_this_processor_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = ["sse2", "sse4_1", "sse4_2", "avx", "avx2", "fma", "bmi1", "bmi2"]
+    monkeypatch.setenv("EMBEDDB_MARCH", "x86-64-v3")
+    monkeypatch.setattr(cpu_build, "cpu_flags", lambda: own)
+    called._require_runnable()
+    own.remove("bmi1")
+    with pytest.raises(RunnerUnavailable, match="this processor has no bmi, which"):
+        called._require_runnable()
+
+
 def test_objects_are_named_by_processor_and_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {cpu_build._key("int x;", "gcc 1"), cpu_build._key("int x;", "gcc 2")}
     monkeypatch.setattr(cpu_build, "cpu_flags", lambda: ["sse2"])

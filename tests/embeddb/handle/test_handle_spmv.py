@@ -70,6 +70,34 @@ def test_slices_run_once_they_are_built(
     assert embeddb.compile(a, "spmv", calls=3).config is None
 
 
+@pytest.mark.parametrize(
+    ("processor", "flags", "said", "gather"),
+    [
+        ("Intel(R) Xeon(R) Processor", "avx2 avx512f", "Not affected", "hardware"),
+        ("Intel(R) Xeon(R) Processor", "avx2 avx512f", "Mitigation: Microcode", "loads"),
+        ("Intel(R) Xeon(R) Processor", "avx2 avx512f", None, "loads"),
+        ("Intel(R) Xeon(R) CPU E5-2680 v3", "avx2", "Not affected", "loads"),
+        ("AMD EPYC", "avx2 avx512f", "Not affected", "loads"),
+    ],
+)
+def test_the_gather_instruction_is_used_where_it_is_fast(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    processor: str,
+    flags: str,
+    said: str | None,
+    gather: str,
+) -> None:
+    if said is not None:
+        (tmp_path / "sampling").write_text(f"{said}\n")
+    monkeypatch.setattr(autotune, "_GATHERS", tmp_path / "sampling")
+    monkeypatch.setattr(cpu_build, "cpu_model", lambda: processor)
+    monkeypatch.setattr(cpu_build, "cpu_flags", lambda: tuple(flags.split()))
+    monkeypatch.setattr(autotune, "_gather", autotune._gather.__wrapped__)
+    usual = autotune.usual_config(SPMV, matrix_of(random_matrix(2000, 3000, 30_000)))
+    assert usual is not None and (usual["format"], usual["gather"]) == ("sell16", gather)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_long_rows_of_wide_matrices_stay_csr(
     cache: Path, dtype: Any, monkeypatch: pytest.MonkeyPatch

@@ -163,7 +163,7 @@ def test_the_program_runs_every_form(kernel: str, tmp_path: Path) -> None:
     pattern, op, platform = scattered(70, 9000, 200000), Op.parse(kernel), load_platform("cpu")
     space = platform.space(op, Sizes(70, 9000, pattern.nnz))
     chosen = {}
-    for config in space.sample(300, rng=np.random.default_rng(2)):
+    for config in space.sample(600, rng=np.random.default_rng(2)):
         chosen.setdefault((config["order"], config["format"], config.get("reorder")), config)
     flags = ("-march=haswell", "-O1", "-fsanitize=address", "-fno-sanitize-recover")
     ran = set()
