@@ -8,6 +8,8 @@ judged by the best of all that ran (so shares flatter where few proposals differ
 in one round, judged by the others, is the ceiling. Every database
 must know the same platform, `cpu`; answers are those of `embeddb query`, or with a TUNER those of
 `--tuner`. The matrices are drawn; `--skip` leaves out the first of them, by which a rule was found.
+With `--own DATABASE` its runs of this machine, and nothing else, give five fixed configurations and
+five by a stock tree ensemble.
 """
 
 from __future__ import annotations
@@ -17,17 +19,23 @@ import csv
 import json
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from few_samples import levelled_gains
 from machine import about
 
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
+from embeddb.cost_model import Problem
+from embeddb.cost_model.encoders.inputs import ConfigColumns
 from embeddb.database import Database
+from embeddb.index.vote import greedy_cover
+from embeddb.learning.samples import samples_of
 from embeddb.matrix_files import read_pattern
-from embeddb.platforms.platform import load_platform, runner_for
+from embeddb.platforms.platform import Platform, load_platform, runner_for, space_of
 from embeddb.ranking.answer import Request, recommend
 from embeddb.ranking.recommendation import Recommendation
 from indexer.runners.base import RunOptions
@@ -35,6 +43,8 @@ from tuners.by_name import answerer
 
 _ROUNDS = 3
 _SIZES = (60_000, 1_000_000)
+#: Share of a machine's matrices on which a fixed configuration ran.
+_EVERYWHERE = 0.5
 
 
 def main() -> None:
@@ -46,6 +56,7 @@ def main() -> None:
     parser.add_argument("--op", action="append", default=[])
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--skip", type=int, default=0)
+    parser.add_argument("--own", metavar="DATABASE")
     asked = parser.parse_args()
     named = dict(text.split("=", 1) for text in asked.databases)
     places = {label: text.partition(",") for label, text in named.items()}
@@ -57,14 +68,17 @@ def main() -> None:
     runner = runner_for(load_platform("cpu"))
     here = runner.platform()
     found: dict[str, Any] = {"machine": about(), "instance": here.id, "rounds": _ROUNDS}
+    own = Database.open(asked.own, readonly=True) if asked.own else None
     for op in ops:
+        simple = _of_own_runs(own, here, op) if own else {}
         outcomes: dict[str, list[dict[str, float]]] = defaultdict(list)
         for at, pattern in enumerate(patterns):
             made = {
                 label: recommend(db.index, Request(pattern, here, op, answer_by=answerers[label]))
                 for label, db in opened.items()
             }
-            for label, outcome in _measured(runner, pattern, op, made, opened, at).items():
+            five = {label: choose(pattern) for label, choose in simple.items()}
+            for label, outcome in _measured(runner, pattern, op, made, opened, at, five).items():
                 outcomes[label].append(outcome)
             print(f"{op}: {at + 1} of {len(patterns)}", flush=True)
         found[str(op)] = {label: _figures(rows) for label, rows in outcomes.items()}
@@ -98,6 +112,38 @@ def _here(db: Database, pattern_id: str) -> bool:
     )
 
 
+def _of_own_runs(
+    db: Database, here: Platform, op: Op
+) -> dict[str, Callable[[Pattern], list[Config]]]:
+    """Five configurations for a matrix by one machine's runs alone: fixed ones, the best on average
+    first, and those that scikit-learn's extremely randomised trees predict to be fastest."""
+    from sklearn.ensemble import ExtraTreesRegressor
+
+    samples = samples_of(db.index, here, [op])
+    gains = levelled_gains(samples)
+    often = np.flatnonzero(np.isfinite(gains).mean(axis=0) >= _EVERYWHERE)
+    first = often[np.nanmean(gains[:, often], axis=0).argmax()]
+    fixed = dict.fromkeys([int(first), *map(int, often[greedy_cover(gains[:, often], 5)])])
+    trees = ExtraTreesRegressor(200, min_samples_leaf=2, max_features=0.5, random_state=0)
+    rows = range(len(samples.rows))
+    inputs = [ConfigColumns(here, op, samples.ran(r)).on(samples.problem(r)) for r in rows]
+    target = [gains[row, samples.column[samples.part(row)]] for row in rows]
+    trees.fit(np.concatenate([np.hstack(one) for one in inputs]), np.concatenate(target))
+
+    def predicted(pattern: Pattern) -> list[Config]:
+        vector, lengths = db.index.vector(pattern, "stats"), db.index.lengths(pattern)
+        able = [c for c in samples.configs if space_of(here, op, pattern).reason(c) is None]
+        problem = Problem(np.asarray(vector), here, op, pattern.sizes, lengths)
+        score = trees.predict(np.hstack(ConfigColumns(here, op, able).on(problem)))
+        return [able[at] for at in np.argsort(-score, kind="stable")[:5]]
+
+    def legal(pattern: Pattern) -> list[Config]:
+        space = space_of(here, op, pattern)
+        return [c for at in fixed if space.reason(c := samples.configs[at]) is None][:5]
+
+    return {"fixed, own runs": legal, "stock trees, own runs": predicted}
+
+
 def _static(db: Database, made: Recommendation, op: Op) -> Config:
     """The schedule that is best on average by a database's own view of this machine."""
     simpler = {s.method: s.config for s in made.insight.simpler}
@@ -111,10 +157,12 @@ def _measured(
     made: dict[str, Recommendation],
     opened: dict[str, Database],
     seed: int,
+    more: dict[str, list[Config]],
 ) -> dict[str, dict[str, float]]:
     answers = {label: [Config(c.config) for c in m.candidates[:5]] for label, m in made.items()}
     for label, one in made.items():
         answers[f"static best of {label}"] = [_static(opened[label], one, op)]
+    answers |= more
     default = Config(next(iter(made.values())).default)
     answers["default"] = [default]
     configs = list(dict.fromkeys([default, *(c for given in answers.values() for c in given)]))

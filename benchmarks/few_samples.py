@@ -144,8 +144,8 @@ def methods(draw: Draw, seed: int) -> Iterator[tuple[str, Callable[[], Score]]]:
     yield "process, as a set", lambda: process(draw, seed, as_set=True)
 
 
-def _gains(samples: Samples) -> Floats:
-    """float64[r,c] (nan: not run) less the level of each row."""
+def levelled_gains(samples: Samples) -> Floats:
+    """Log gains float64[r,c] less the level of each row (nan: not run)."""
     gains = np.full((len(samples.rows), len(samples.configs)), np.nan)
     gains[np.repeat(np.arange(len(samples.rows)), np.diff(samples.indptr)), samples.column] = (
         samples.gain
@@ -155,7 +155,7 @@ def _gains(samples: Samples) -> Floats:
 
 
 def fixed_set(draw: Draw) -> Score:
-    gains = _gains(draw.samples)
+    gains = levelled_gains(draw.samples)
     ran = np.isfinite(gains)
     mean = np.where(ran, gains, 0.0).sum(axis=0) / (ran.sum(axis=0) + 1.0)
     mean[~ran.any(axis=0)] = -np.inf
@@ -170,7 +170,7 @@ def fixed_set(draw: Draw) -> Score:
 
 
 def neighbours(draw: Draw) -> Score:
-    gains, fixed = _gains(draw.samples), fixed_set(draw)
+    gains, fixed = levelled_gains(draw.samples), fixed_set(draw)
     metric = plain_metric(draw.samples.vectors)
     known = metric.apply(draw.samples.vectors)
 
@@ -196,7 +196,7 @@ def extra_trees(draw: Draw, seed: int, *, derived: bool) -> Score:
         return np.hstack(inputs if derived else inputs[:2])
 
     trees = ExtraTreesRegressor(200, min_samples_leaf=2, max_features=0.5, random_state=seed)
-    gains = _gains(samples)
+    gains = levelled_gains(samples)
     rows = range(len(samples.rows))
     levelled = [gains[row, samples.column[samples.part(row)]] for row in rows]
     trees.fit(np.concatenate([table(samples, row) for row in rows]), np.concatenate(levelled))

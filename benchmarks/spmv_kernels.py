@@ -1,5 +1,6 @@
-"""SpMV kernels on one thread: configurations without and with 16-bit columns, scipy and torch, in
-rounds that alternate within milliseconds, and the time of streaming the bytes of A once.
+"""SpMV kernels on one thread: configurations without and with 16-bit columns, these with a load per
+entry and with the processor's gather instruction, scipy and torch, in rounds that alternate within
+milliseconds, and the time of streaming the bytes of A once.
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/spmv_kernels.py MATRICES > spmv_kernels.json
 
@@ -40,12 +41,16 @@ OLD = (
     "format=sell,slice=8,sigma=256",
     "format=sell,slice=8,sigma=16384",
     "format=sell,slice=16,sigma=256",
+    "format=bcsr,block=8x1",
+    "format=bcsr,block=1x8",
+    "format=bcsr,block=8x8",
 )
-NEW = (
-    "format=sell16,slice=4,sigma=256",
-    "format=sell16,slice=8,sigma=256",
-    "format=sell16,slice=16,sigma=256",
-)
+_SHORT = [
+    f"format=sell16,slice={rows},sigma={sigma}"
+    for rows, sigma in ((4, 256), (8, 256), (8, 16384), (16, 256), (16, 16384))
+]
+SHORT = tuple(f"{one},gather=loads" for one in _SHORT)
+GATHERED = tuple(f"{one},gather=hardware" for one in _SHORT)
 ROUNDS = 12
 
 
@@ -59,7 +64,7 @@ def calls_of(a: Any, x: Any) -> tuple[dict[str, Callable[[], Any]], dict[str, fl
     seconds: dict[str, float] = {}
     held = matrix_of(a)
     op = Op("spmv", 1, "f64" if a.dtype == np.float64 else "f32")
-    for text in (*OLD, *NEW):
+    for text in (*OLD, *SHORT, *GATHERED):
         config = Config.parse(f"{text},order=ij,threads=one")
         try:
             tries = [by_kernel(held, op, config) for _ in range(3)]
@@ -97,23 +102,33 @@ def row(a: Any) -> dict[str, Any]:
         "call_s": took,
         "conversion_s": seconds,
         "best": {kind: name for kind, (_, name) in best.items()},
+        "short_over_old": best["old"][0] / best["short"][0],
         "new_over_old": best["old"][0] / best["new"][0],
+        "gathered_over_loads": [took[a] / took[b] for a, b in _pairs(took)],
         "new_over_scipy": took["scipy"] / best["new"][0],
         "share_of_stream": took["stream"] / best["new"][0],
     }
 
 
-#: A format without 16-bit columns competes on both sides: where those do not fit, it is the best.
-KINDS = {"old": OLD, "new": (*OLD, *NEW)}
+def _pairs(took: dict[str, float]) -> list[tuple[str, str]]:
+    """Slices of eight rows with loads, and the same with the gather instruction."""
+    pairs = zip(SHORT, GATHERED, strict=True)
+    return [(a, b) for a, b in pairs if "slice=8," in a and {a, b} <= took.keys()]
+
+
+#: A format without 16-bit columns competes in all: where those do not fit, it is the best.
+KINDS = {"old": OLD, "short": (*OLD, *SHORT), "new": (*OLD, *SHORT, *GATHERED)}
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     gains = [one["new_over_old"] for one in rows]
+    means = ("new_over_scipy", "share_of_stream", "short_over_old")
+    paired = [ratio for one in rows for ratio in one["gathered_over_loads"]]
     return {
         "new_over_old": mean(gains),
+        "gathered_over_loads": mean(paired),
         "won_by_5_percent": sum(gain > 1.05 for gain in gains),
-        "new_over_scipy": mean([one["new_over_scipy"] for one in rows]),
-        "share_of_stream": mean([one["share_of_stream"] for one in rows]),
+        **{name: mean([one[name] for one in rows]) for name in means},
         "matrices": len(rows),
     }
 
