@@ -122,6 +122,8 @@ def _live(data: Any) -> Table:
         "vote": "neighbours alone, nothing measured here",
         "static best of zero-shot": "best fixed schedule of the other machines",
         "static best of calibrated": "best fixed schedule after `calibrate`",
+        "fixed, own runs": "best fixed schedules of the 52 matrices here",
+        "stock trees, own runs": "stock trees of the 52 matrices here",
         "fastest of one round": "fastest of one round, judged by the others",
     }
     for op in ("spmm:32", "spmm:128", "spmv"):

@@ -216,7 +216,7 @@ def usual_config(op: Op, matrix: Matrix) -> Config | None:
 @cache
 def _gather() -> str:
     """Value of `gather`: `hardware` on Intel's processors with AVX-512 where no microcode slows the
-    instruction (it took 0.83 times as long on an Emerald Rapids; the first that had it are slow),
+    instruction (it took 0.85 times as long on an Emerald Rapids; the first that had it are slow),
     else `loads`, which was timed on AMD's."""
     with suppress(OSError):
         if cpu_build.cpu_model().startswith("Intel") and "avx512f" in cpu_build.cpu_flags():
