@@ -313,7 +313,8 @@ def _exponents(one: Floats, other: Floats) -> Floats:
     left = np.column_stack([one, -0.5 * (one**2).sum(axis=1), np.ones(len(one))])
     right = np.column_stack([other, np.ones(len(other)), -0.5 * (other**2).sum(axis=1)])
     product: Floats = left @ right.T
-    return product
+    # Of equal rows rounding leaves a rest of either sign, as large as the squares.
+    return np.minimum(product, 0.0, out=product)
 
 
 def _fitted(tensors: Arrays, seed: int) -> Floats:

@@ -43,6 +43,18 @@ def test_a_step_of_the_search_that_is_far_too_long_is_no_fault() -> None:
             assert value > loss(loss.mean)[0] and np.isfinite([value, *slope]).all()
 
 
+def test_lengths_that_leave_only_rounding_of_distances_are_no_fault() -> None:
+    inputs, gain, row = _samples(4, 6)
+    inputs = Inputs(inputs.config + 0.3, inputs.matrix, inputs.derived + 0.7)
+    loss = _Likelihood(inputs, gain - gain.mean(), (row[:, None] == row) * 25.0)
+    for log in (10.0, 22.0, 47.0, 299.0):
+        for lengths in (slice(4, 5), slice(5, 8), slice(8, 11), slice(11, None), slice(4, None)):
+            point = loss.mean.copy()
+            point[lengths] = log
+            value, slope = loss(point)
+            assert np.isfinite([value, *slope]).all() and value > loss(loss.mean)[0]
+
+
 def test_it_orders_configurations_of_matrices_that_it_never_saw() -> None:
     inputs, gain, row = _samples(20, 12)
     process = GaussianProcess.fit(Measured(inputs, gain, row))
