@@ -9,7 +9,8 @@ by the code that answers queries, but for the model's threshold, among the confi
 on the matrix. The model is one forest of all other machines' runs and of the local ones, which
 count more, as `calibrate` trains it; `before learning` are answers by a forest of the others' runs
 alone (what `train --every-machine` makes is the mean of forests that leave out a machine each), and
-`trained here, too` those of one for which all local runs count as others' do.
+`trained here, too` those of one for which all local runs count as others' do. The third figure of
+a method that predicts gains over the default is the predicted one as a share of the true one.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def of_machine(runs: Runs, own: np.ndarray) -> dict[str, Any]:
     elsewhere = number != number[np.flatnonzero(own)[0]]
     half = split_groups(samples.groups, 2, 0)
     counted = np.isin(runs.row, runs.bench.counted)
-    halves: list[dict[str, list[tuple[float, float]]]] = [{}, {}]
+    halves: list[dict[str, list[Figures]]] = [{}, {}]
     for part, shares in enumerate(halves):
         rng = np.random.default_rng(part)
         asked = rng.permutation(np.flatnonzero(own & counted & (half == part)))[:ASKED]
@@ -150,11 +151,19 @@ def of_machine(runs: Runs, own: np.ndarray) -> dict[str, Any]:
     both = {name: [*halves[0][name], *halves[1][name]] for name in halves[0] if name in halves[1]}
     if not both:
         return {}
-    means = {n: [round(math.exp(x), 3) for x in np.mean(e, axis=0)] for n, e in both.items()}
+    means = {n: [round(math.exp(x), 3) for x in _means(e)] for n, e in both.items()}
     return {**means, "asked": len(both["best fixed of others"])}
 
 
-Shares = Iterator[tuple[str, tuple[float, float]]]
+#: Log shares at 1 and at 5, and the log of the predicted gain over the true one (nan: unknown).
+Figures = tuple[float, float, float]
+Shares = Iterator[tuple[str, Figures]]
+
+
+def _means(rows: list[Figures]) -> list[float]:
+    """Of each column, without what is unknown; nothing for one of which nothing is known."""
+    columns = np.array(rows).T
+    return [float(np.nanmean(one)) for one in columns if np.isfinite(one).any()]
 
 
 def _half(runs: Runs, asked: np.ndarray, local: np.ndarray, others: np.ndarray) -> Shares:
@@ -242,11 +251,14 @@ def _predicted(
     return replace(query, prediction=prediction)
 
 
-def _judged(runs: Runs, at: int, query: Query) -> tuple[float, float]:
-    found = answer(query, 5)
+def _judged(runs: Runs, at: int, query: Query) -> Figures:
+    found = answer(query, 5).candidates
     truth = runs.bench.truth(int(runs.row[at]))
-    outcome = judge(truth, [Config(candidate.config) for candidate in found.candidates])
-    return outcome.of_optimum_1, outcome.of_optimum_5
+    outcome = judge(truth, [Config(candidate.config) for candidate in found])
+    predicted = found[0].expected_gain if found else None
+    if predicted is None or not math.isfinite(truth.default_s):
+        return outcome.of_optimum_1, outcome.of_optimum_5, math.nan
+    return outcome.of_optimum_1, outcome.of_optimum_5, math.log(predicted) - outcome.gain_1
 
 
 def _scored(runs: Runs, asked: np.ndarray, method: str, scorer: Scorer) -> Shares:
@@ -256,7 +268,7 @@ def _scored(runs: Runs, asked: np.ndarray, method: str, scorer: Scorer) -> Share
         order = np.argsort(-scorer.score(runs.samples.problem(at), configs)[0], kind="stable")
         truth = runs.bench.truth(int(runs.row[at]))
         outcome = judge(truth, [configs[place] for place in order[:5]])
-        yield method, (outcome.of_optimum_1, outcome.of_optimum_5)
+        yield method, (outcome.of_optimum_1, outcome.of_optimum_5, math.nan)
 
 
 def forest_of(samples: Samples, weight: np.ndarray | None = None) -> CostModel:

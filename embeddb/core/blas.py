@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -17,22 +17,29 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
-_FIRST = Lock()
+_CHANGE = Lock()
+#: Limits of the first use, and the number of modules when the last of them was set.
+_HELD: list[tuple[ExitStack, int]] = []
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Limits BLAS to one thread; also a decorator. Of nested uses and of those that overlap in
-    several threads only the first has an effect, to its end: the limit is of the whole process, and
-    what a later one would restore is the limit of the first."""
-    if not _FIRST.acquire(blocking=False):
-        yield
-        return
+    several threads the first limits, to its end: the limit is of the whole process, and what a
+    later one would restore is the limit of the first. A later one adds the libraries that were
+    loaded since."""
+    with _CHANGE:
+        first = not _HELD
+        held, modules = (ExitStack(), -1) if first else _HELD.pop()
+        if modules != len(sys.modules):
+            held.enter_context(_controller(len(sys.modules)).limit(limits=1))
+        _HELD.append((held, len(sys.modules)))
     try:
-        with _controller(len(sys.modules)).limit(limits=1):
-            yield
+        yield
     finally:
-        _FIRST.release()
+        if first:
+            with _CHANGE:
+                _HELD.pop()[0].close()
 
 
 @lru_cache(maxsize=1)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from embeddb.core.blas import one_thread
 from embeddb.core.errors import ModelError
 
 if TYPE_CHECKING:
@@ -246,7 +247,8 @@ class GaussianProcess:
         whole[np.diag_indices(len(whole))] += self._lengths.noise + _JITTER
         lower = np.linalg.cholesky(whole).astype(np.float64)
         target = self.tensors["target"].astype(np.float64)
-        return lower, cho_solve((lower, True), target)
+        with one_thread():  # also of the library that the import brings
+            return lower, cho_solve((lower, True), target)
 
 
 def _scales(inputs: Inputs) -> dict[str, NDArray[Any]]:
@@ -327,7 +329,8 @@ def _fitted(tensors: Arrays, seed: int) -> Floats:
     row = tensors["row"][at]
     target = np.maximum(tensors["target"][at], -_CUT)
     loss = _Likelihood(inputs, target, (row[:, None] == row) * _LEVEL)
-    best = minimize(loss, loss.mean, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS})
+    with one_thread():  # also of the library that the import brings
+        best = minimize(loss, loss.mean, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS})
     return np.asarray(np.clip(best.x, -20.0, 20.0))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -23,6 +26,27 @@ def test_one_inside_and_the_same_as_before_outside() -> None:
                 assert threads() == {1}
             assert threads() == {1}
         assert threads() == {2}
+
+
+def test_a_library_that_is_loaded_inside_is_limited_by_the_next_use() -> None:
+    """In a process of its own: here scipy's library is loaded already."""
+    code = """
+from threadpoolctl import threadpool_info
+from embeddb.core.blas import one_thread
+own = lambda: [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
+with one_thread():
+    before = own()
+    import scipy.linalg
+    print(set(own()))
+    with one_thread():
+        print(len(own()) > len(before), set(own()))
+    print(set(own()))
+print(set(own()))
+"""
+    env = {**os.environ, "OPENBLAS_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", code]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert told.stdout.splitlines() == ["{1, 2}", "True {1}", "{1}", "{2}"]
 
 
 def test_overlapping_uses_of_threads_leave_nothing_behind() -> None:
