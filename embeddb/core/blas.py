@@ -30,10 +30,10 @@ def one_thread() -> Iterator[None]:
     loaded since."""
     with _CHANGE:
         first = not _HELD
-        held, modules = (ExitStack(), -1) if first else _HELD.pop()
+        limits, modules = (ExitStack(), -1) if first else _HELD[0]
         if modules != len(sys.modules):
-            held.enter_context(_controller(len(sys.modules)).limit(limits=1))
-        _HELD.append((held, len(sys.modules)))
+            limits.enter_context(_controller(len(sys.modules)).limit(limits=1))
+        _HELD[:] = [(limits, len(sys.modules))]
     try:
         yield
     finally:

@@ -52,9 +52,10 @@ def learned_model(
 
         runs = len(evidence.seconds)
         some = f"{MOST_SAMPLES:,} of " if runs > MOST_SAMPLES else ""
+        better = "; `embeddb train costmodel` learns from all of them" if some else ""
         lookup.announce(
             f"learning from {some}{runs:,} runs of {op} on {platform.id} (seconds, once for these "
-            "runs)"
+            f"runs{better})"
         )
         model = _learned(lookup, partition, platform, op, stamp)
         if model is not None:

@@ -18,7 +18,7 @@ from embeddb.cost_model.gaussian import GaussianProcess, Inputs
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.index.lookup import Lookup
-from embeddb.learning import few_samples
+from embeddb.learning import few_samples, left_out
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.store.model_files import model_states
 
@@ -189,6 +189,20 @@ def test_further_runs_are_learned_from(place: Path) -> None:
         after = db.index.models.learned(parse_platform(TOML), OP)
     assert before is not None and after is not None
     assert after.card["groups"] == before.card["groups"] + 1
+
+
+def test_of_many_runs_it_says_how_many_it_reads_and_what_reads_all(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(left_out, "MOST_SAMPLES", 100)
+    shutil.copytree(place, tmp_path / "db")
+    shutil.rmtree(tmp_path / "db" / "learned", ignore_errors=True)
+    lines: list[str] = []
+    with Database.open(tmp_path / "db") as db:
+        db.index.announce = lines.append
+        assert np.mean(shares(db)) > 0.9
+    (one,) = [line for line in lines if line.startswith("learning from")]
+    assert one.startswith("learning from 100 of ") and "`embeddb train costmodel`" in one
 
 
 def test_a_damaged_file_is_learned_again(opened: Database, place: Path) -> None:
