@@ -10,14 +10,18 @@ import json
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from command_line import run_verb
 from serve_site import BASE, TestClient
 
+from embeddb import workloads
 from embeddb.core import kinds
 from embeddb.core.config import Op
 from embeddb.core.errors import MissingKindWarning, NothingFound, StoreError, UsageError
@@ -276,3 +280,33 @@ def test_a_kind_whose_names_are_taken_is_refused(dense: Path) -> None:
         kinds.register(kinds.kind_of("nest"))
     with pytest.raises(UsageError):
         kinds.kind_of("nothing")
+
+
+def test_threads_that_need_the_kinds_first_all_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All threads find the registry empty and load what ships at the same moment."""
+    meeting = threading.Barrier(4)
+
+    def load(_: str) -> ModuleType:
+        meeting.wait(10)
+        return workloads
+
+    monkeypatch.setattr(kinds, "_KINDS", {})
+    monkeypatch.setattr(kinds, "_OPERATIONS", {})
+    monkeypatch.setattr(kinds, "importlib", SimpleNamespace(import_module=load))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: kinds.kinds(), range(4)))
+    assert found == [workloads.KINDS] * 4
+
+
+def test_a_kind_that_is_registered_first_comes_after_those_that_ship(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Mine(kinds.WorkloadKind):
+        name = "mine"
+        operations = ()
+
+    monkeypatch.setattr(kinds, "_KINDS", {})
+    monkeypatch.setattr(kinds, "_OPERATIONS", {})
+    mine = Mine()
+    kinds.register(mine)
+    assert kinds.kinds() == (*workloads.KINDS, mine)

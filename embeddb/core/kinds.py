@@ -10,6 +10,7 @@ are loaded from a folder in `EMBEDDB_PLUGINS` or an entry point `embeddb.workloa
 from __future__ import annotations
 
 import importlib
+import threading
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -288,26 +289,33 @@ def _decoded(kind: WorkloadKind, raw: bytes, pattern_id: str, name: str, group: 
 
 _KINDS: dict[str, WorkloadKind] = {}
 _OPERATIONS: dict[str, tuple[Operation, WorkloadKind]] = {}
+_REGISTERING = threading.RLock()
 
 
 def register(kind: WorkloadKind) -> None:
     """Register a kind in this process. Raises: UsageError if its name, or the name of one of its
     operations, is taken."""
-    names = [kind.name, *(op.name for op in kind.operations)]
-    taken = [n for n in names if n in _KINDS or n in _OPERATIONS]
-    if taken:
-        raise UsageError(
-            f"{taken[0]!r} is already the name of a kind of workload or of an operation"
-        )
-    _KINDS[kind.name] = kind
-    _OPERATIONS.update({op.name: (op, kind) for op in kind.operations})
+    kinds()
+    with _REGISTERING:
+        names = [kind.name, *(op.name for op in kind.operations)]
+        taken = [n for n in names if n in _KINDS or n in _OPERATIONS]
+        if taken:
+            raise UsageError(
+                f"{taken[0]!r} is already the name of a kind of workload or of an operation"
+            )
+        _add(kind)
+
+
+def _add(*added: WorkloadKind) -> None:
+    """In one step, operations first: other threads find all of these kinds, or none."""
+    _OPERATIONS.update({op.name: (op, kind) for kind in added for op in kind.operations})
+    _KINDS.update({kind.name: kind for kind in added})
 
 
 def kinds() -> tuple[WorkloadKind, ...]:
     """All kinds: those that ship, in order, then others in the order of their registration."""
-    if not _KINDS:
-        for kind in importlib.import_module("embeddb.workloads").KINDS:
-            register(kind)
+    if not _KINDS:  # several threads may do this: each adds the same
+        _add(*importlib.import_module("embeddb.workloads").KINDS)
     return tuple(_KINDS.values())
 
 
@@ -370,4 +378,7 @@ def _load_all() -> None:
     kinds()
     for name in plugins.available("workload"):
         if name not in _KINDS:
-            register(plugins.load("workload", name))
+            kind = plugins.load("workload", name)  # not under the lock: an import takes others
+            with _REGISTERING:
+                if name not in _KINDS:
+                    register(kind)
