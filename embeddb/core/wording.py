@@ -207,6 +207,7 @@ PAGE_FILTERS: dict[str, Callable[..., str]] = {
     "figure": figure,
     "line": line,
     "percent": percent,
+    "plural": plural,
     "quoted": quoted,
     "seconds": page_seconds,
     "sentence": sentence,

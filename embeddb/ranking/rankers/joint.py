@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
+from embeddb.core.wording import plural
 from embeddb.ranking.posterior import Posterior, with_spread
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Floats, Ranker
@@ -68,7 +69,7 @@ class JointRanker(Ranker):
             yield from self._as_a_set(self.own_spread, guard_of(self.query))
 
     def _origin(self, voters: int) -> str:
-        return f"{voters} neighbours, cost model" if voters else "cost model"
+        return f"{plural(voters, 'neighbour')}, cost model" if voters else "cost model"
 
     def posterior(self, answer: Config) -> Posterior:
         spread = self.query.prediction.joint_width * self.own_spread

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
+from embeddb.core.wording import plural
 from embeddb.index.run_matrix import WINNER_GAIN
 from embeddb.index.vote import doubt
 from embeddb.ranking.posterior import Posterior, over_default_of
@@ -87,7 +88,7 @@ class NeighbourVote(Ranker):
         yield from self._in_order(order, self.predicted, self._gain)
 
     def _origin(self, voters: int) -> str:
-        return f"{voters} neighbours" if voters else "platform average"
+        return plural(voters, "neighbour") if voters else "platform average"
 
     def _order(self) -> list[int]:
         """Positions, best proposal first: the best score, a set that complements it, then by

@@ -151,6 +151,19 @@ def test_rank_without_a_model_or_a_known_default() -> None:
 # -- both --------------------------------------------------------------------------------------
 
 
+def test_one_neighbour_is_told_in_the_singular() -> None:
+    query = _known({"a": 0.0, "b": 0.2, "c": 1.0, "d": 0.4})
+    gains = query.vote.gains.copy()
+    gains[:2, 2] = np.nan
+    query = replace(query, vote=replace(query.vote, gains=gains))
+    voted, joined = (
+        {c.config["variant"]: c.origin for c in ranker.candidates()}
+        for ranker in (NeighbourVote(query), JointRanker(query))
+    )
+    assert (voted["b"], voted["c"]) == ("3 neighbours", "1 neighbour")
+    assert (joined["b"], joined["c"]) == ("3 neighbours, cost model", "1 neighbour, cost model")
+
+
 def test_vote_and_prediction_joined_by_hand() -> None:
     """Only a and b were ever measured; d is judged by the model alone, and doubted."""
     query = _known({"a": 0.0, "b": 0.2, "c": 1.0, "d": 0.4}, weight=0.75)

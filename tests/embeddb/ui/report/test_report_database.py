@@ -97,6 +97,13 @@ def test_one_matrix_is_no_class() -> None:
     assert classes == {("all", "all matrices"): 5, ("row length", "4 to 16"): 3}
 
 
+def test_a_page_about_one_run_of_one_matrix_tells_it_in_the_singular() -> None:
+    db = fill(Database.in_memory(), tiny(), patterns()[:1], variants=(0,), indexed=False)
+    page = database_html(database_facts(db))
+    assert "<p>1 matrix of 1 group ran 1 configuration, 1 run in all." in page
+    assert "<caption>1 configuration is the fastest on some matrix</caption>" in page
+
+
 def test_a_failure_counts_as_the_default_in_a_fixed_choice() -> None:
     among = [band(90 + at, 30, name=f"m{at}", group=f"g{at}") for at in range(4)]
     db = fill(Database.in_memory(), tiny(), among, indexed=False)
