@@ -91,7 +91,7 @@ class IngestReport(Report):
     contradictions: list[str] = field(default_factory=list)
     first_reject: str = ""
     #: Rows of a new log that equal runs of another one, by its campaign; runs that are stored from
-    #: an earlier content of the log and are not in it now; withdrawn runs of the log; where it
+    #: an earlier reading of the log and are not in it now; withdrawn runs of the log; where it
     #: neither added runs nor has withdrawn ones of its campaign, those of all others.
     copies: dict[str, int] = field(default_factory=dict)
     stale: int = 0
@@ -158,7 +158,7 @@ def ingest(
     rows = read_rows(plug, path, read_options)
     job.consume(rows, journal, names, progress, new=named is not None and named.new)
     if named is not None:
-        job.compare(edited=named.edited)
+        job.compare(edited=named.edited, unchanged=named.unchanged)
     return report
 
 
@@ -297,17 +297,19 @@ class _Job:
             report.matrices_missing = [n for n, there in subjects.structures.items() if not there]
             report.matrices_found = len(subjects.structures) - len(report.matrices_missing)
 
-    def compare(self, *, edited: bool) -> None:
-        """Count the runs of the log that are withdrawn and, where it was `edited`, those that are
-        not in it any more."""
+    def compare(self, *, edited: bool, unchanged: bool) -> None:
+        """Count the runs of the log that are withdrawn and, where it was `edited` or is read in
+        another way, as with another instance, those that are not in it any more."""
         report, selection = self.report, RunSelection(campaign=self.report.campaign)
         table = self.store.withdrawn
         if table.count():
             report.withdrawn = sum(kind.runs for kind in table.chosen(selection, back=True))
             if not (report.added or report.withdrawn):  # they may have come under another name
                 report.withdrawn_others = table.count()
-        if edited and not self._states_campaign:
-            stored = sum(kind.runs for kind in table.chosen(selection)) + report.withdrawn
+        otherwise = unchanged and report.added > 0
+        if (edited or otherwise) and not self._states_campaign:
+            stored = sum(kind.runs for kind in table.chosen(selection))
+            stored += edited * report.withdrawn  # of an unchanged log they are of the other way
             report.stale = max(stored - (report.rows - report.rejected), 0)
 
     def _pass_over(self, rows: Iterator[RunRow | Reject]) -> None:

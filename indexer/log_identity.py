@@ -139,18 +139,20 @@ class LogName:
     it from other logs of that name in the database.
 
     It is the same log if it has the same path, or extends the content that was read before. It is
-    `new` if the database has no such log, and `edited` if it was read with another content.
+    `new` if the database has no such log, `edited` if it was read with another content, and
+    `unchanged` if it was read with exactly this content.
     """
 
     def __init__(self, store: Store, reader: str, path: Path, content: Content) -> None:
         folders = Path(content.path).parts[:-1]
         name = path.name
-        self.edited = False
+        self.edited = self.unchanged = False
         while (entry := self._entry(store, f"{reader}:{name}")) is not None:
             longer = entry.size <= content.size
             goes_on = longer and content_of(path, entry.size)[0].digest == entry.digest
             if entry.path == content.path or goes_on or not folders:
                 self.edited = not goes_on
+                self.unchanged = goes_on and entry.size == content.size
                 break
             folders, name = folders[:-1], f"{folders[-1]}/{name}"
         self.new = entry is None

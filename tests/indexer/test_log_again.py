@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,20 @@ def test_runs_that_are_not_in_an_edited_log_any_more_are_counted(tmp_path: Path)
     assert read(store, log(path, corrected(346.1))).stale == 2
 
 
+def test_runs_of_a_log_that_is_read_in_another_way_are_counted(tmp_path: Path) -> None:
+    """Rows of two machines are first stored as those of one, then apart."""
+    store, path = memory_store(), log(tmp_path / "a.csv")
+    path.write_text(path.read_text().replace("\n", ",one\n").replace("_us,one", "_us,host"))
+    assert read(store, path).stale == 0
+    apart = ReadOptions(op=OP, columns={"instance": "host"})
+    report = ingest(store, path, platform=tiny(), options=apart)
+    assert (report.added, report.stale) == (len(TIMES), len(TIMES))
+    assert read(store, path).stale == 0, "nothing is added"
+    store.withdrawn.withdraw(RunSelection(campaign="csv:a.csv"))
+    again = ingest(store, path, platform=tiny(), options=replace(apart, instance="x"))
+    assert (again.added, again.stale) == (0, 0)
+
+
 def test_a_wrong_time_is_corrected_under_another_name(tmp_path: Path) -> None:
     platform = tmp_path / "tiny.toml"
     platform.write_text(tiny().text)
@@ -107,7 +122,7 @@ def test_a_wrong_time_is_corrected_under_another_name(tmp_path: Path) -> None:
 
     index(log(tmp_path / "a.csv", corrected(346.1)))
     edited = index(log(tmp_path / "a.csv"))
-    assert "1 run of an earlier content of this log, not in it now" in edited
+    assert "1 run of an earlier reading of this log, not in it now" in edited
     assert "embeddb db withdraw DB --campaign csv:a.csv --yes" in edited
     copied = index(milliseconds(tmp_path / "b.csv"))
     assert f"{len(TIMES)} rows equal to runs of csv:a.csv, to nine digits" in copied

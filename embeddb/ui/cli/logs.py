@@ -91,7 +91,7 @@ def show_file(report: IngestReport) -> None:
         )
     if report.stale:
         say(
-            f"  {plural(report.stale, 'run')} of an earlier content of this log, not in it now: if "
+            f"  {plural(report.stale, 'run')} of an earlier reading of this log, not in it now: if "
             f"they are wrong, `embeddb db withdraw DB --campaign {campaign} --yes`, then index the "
             "log under another name"
         )
