@@ -57,7 +57,7 @@ def draft_platform(path: Path, options: ReadOptions, *, reader: str = "", name: 
     ops = operations(log.rows)
     kernels = list(dict.fromkeys(op.name for op in ops if op.kind == ops[0].kind))
     mapped = {role[7:] for role in options.columns if role.startswith("config.")}
-    params, left_out = drafted_parameters(log.rows, log.columns, mapped)
+    params, left_out = drafted_parameters(log.rows, log.columns, mapped, log.nested)
     if not params:
         why = "; ".join(f"{column}: {reason}" for column, reason in left_out.items())
         raise UsageError(f"{path}: no column is a parameter", hint=why or "it has no other columns")

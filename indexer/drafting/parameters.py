@@ -55,15 +55,19 @@ class Drafted:
 
 
 def drafted_parameters(
-    rows: Sequence[RunRow], columns: Mapping[str, str], mapped: Collection[str] = ()
+    rows: Sequence[RunRow],
+    columns: Mapping[str, str],
+    mapped: Collection[str] = (),
+    nested: Collection[str] = (),
 ) -> tuple[list[Drafted], dict[str, str]]:
     """The parameters among the columns, which are by parameter, and for the others the reason why
-    they are none. The caller has `mapped` some: the names of these columns do not count."""
+    they are none. The caller has `mapped` some: the names of these columns do not count. Those
+    `nested` in `config` all are parameters, as rows with one that is not would be rejected."""
     params: list[Drafted] = []
     others: dict[str, str] = {}
     for name, column in columns.items():
         reason = _no_choice(rows, name) or ("" if name in mapped else _no_name(name, column))
-        if reason:
+        if reason and name not in nested:
             others[name] = reason
         else:
             params.append(_typed(name, _values(rows, name)))
@@ -245,13 +249,15 @@ qzjx = ["qzjx1", "qzjx2"]
 class LogRows:
     """Content of a log: the readable `rows`, with a configuration of all its other columns; the
     number of `rejected` ones, with the first `reason`. `columns` are the columns' names by
-    parameter, `log` the table by which it was read."""
+    parameter, `log` the table by which it was read, `nested` the parameters that are keys of
+    `config`."""
 
     rows: Sequence[RunRow]
     rejected: int
     reason: str
     columns: Mapping[str, str]
     log: LogTable
+    nested: Sequence[str] = ()
 
 
 def read_log_rows(path: Path, options: ReadOptions, *, reader: str = "") -> LogRows:
@@ -282,8 +288,25 @@ def read_log_rows(path: Path, options: ReadOptions, *, reader: str = "") -> LogR
         )
     _refuse_sizes_that_change(path, rows)
     columns = {n.removeprefix("config."): c for n, c in options.columns.items() if "." in n}
+    nested = _nested(path, rows, columns)
+    columns |= dict(zip(nested, nested, strict=True))
     reason = f"line {rejected[0].line}: {rejected[0].reason}" if rejected else ""
-    return LogRows(rows, len(rejected), reason, columns, options.log)
+    return LogRows(rows, len(rejected), reason, columns, options.log, nested)
+
+
+def _nested(path: Path, rows: Sequence[RunRow], columns: Mapping[str, str]) -> list[str]:
+    """Keys of the object `config` of JSON lines. Raises: UsageError for one that no parameter can
+    be named."""
+    names = [
+        n for n in dict.fromkeys(name for row in rows for name in row.config) if n not in columns
+    ]
+    for name in names:
+        if (legal := _parameter(name, {})) != name:
+            raise UsageError(
+                f"{path}: `config` has {name[:80]!r}, which is no name of a parameter",
+                hint=f"rename it in the log, to {legal}",
+            )
+    return names
 
 
 def _as_proposed(path: Path, reader: str, options: ReadOptions) -> ReadOptions:
@@ -296,17 +319,20 @@ def _as_proposed(path: Path, reader: str, options: ReadOptions) -> ReadOptions:
     blank = parse_platform(_BLANK.replace("KERNELS", json.dumps(kernels)))
     cycles = LogTable(unit=options.unit, clock_ghz=1.0, counts_cycles=options.unit == "cycles")
     proposal = propose(path, reader, blank, replace(completed(options, blank), log=cycles))
-    assert proposal is not None  # the blank platform's parameter is in no log
-    log = proposal.log
-    lacking = [line for line in proposal.open if "qzjx" not in line]
+    # None: every column has a role, and `config` of JSON lines holds the parameters.
+    log = proposal.log if proposal is not None else cycles
+    lacking = [line for line in proposal.open if "qzjx" not in line] if proposal else []
     if lacking:
         raise UsageError(f"{path}: {lacking[0]}")
     # A time column in another unit than cycles is stored in seconds.
     in_cycles = any(role.endswith("_cycles") for role in log.columns)
     unit = log.unit or ("cycles" if in_cycles else "")
-    log = replace(log, unit=unit, counts_cycles=unit == "cycles", instance="")
+    # The file holds the caller's map too, so that `index` needs none.
+    mapped = {role: c for role, c in options.columns.items() if not role.startswith("config.")}
+    columns = {**log.columns, **mapped}
+    log = replace(log, columns=columns, unit=unit, counts_cycles=unit == "cycles", instance="")
     taken: dict[str, str] = {}
-    for column in proposal.unused:
+    for column in proposal.unused if proposal is not None else ():
         if column not in options.columns.values():
             taken[_parameter(column, taken)] = column
     columns = {**{f"config.{name}": column for name, column in taken.items()}, **options.columns}

@@ -105,6 +105,27 @@ def test_names_words_and_results(tmp_path: Path) -> None:
     assert read(tmp_path, platform) == (len(rows), 0)
 
 
+def test_json_lines_with_a_nested_configuration(tmp_path: Path) -> None:
+    """All keys of `config` are parameters; the file holds the caller's map."""
+    log = tmp_path / "tina.jsonl"
+    rows = [
+        {"mat": m, "config": {"panel": p, "lanes": 4, "seed": s}, "time_us": p + s, "op": "spmm"}
+        | {"K": 32, "host": "one"}
+        for m, p, s in itertools.product("abc", (16, 64), (1, 2))
+    ]
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    roles = {"matrix": "mat", "width": "K", "instance": "host"}
+    platform = parse_platform(draft_platform(log, ReadOptions(columns=roles)).text)
+    params = {p.name: p.values for p in platform.kernel("spmm").space.params}
+    assert params == {"panel": (16, 64), "lanes": (4,), "seed": (1, 2)}
+    report = ingest(memory_store(), log, platform=platform)
+    assert (report.added, report.rejected) == (len(rows), 0)
+    assert report.platforms == {"tina@one"}
+    log.write_text(log.read_text().replace("seed", "max"))
+    with pytest.raises(UsageError, match="'max', which is no name of a parameter"):
+        draft_platform(log, ReadOptions(columns=roles))
+
+
 def test_a_condition_over_two_parameters(tmp_path: Path) -> None:
     rows = [
         f"{m},{p},{lanes},{f},{8 if f == 'outer' and lanes == 8 else ''},{p + lanes}"
