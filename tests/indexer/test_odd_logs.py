@@ -206,7 +206,19 @@ def test_a_width_is_no_number_of_dense_columns_where_there_are_none() -> None:
 def test_an_operation_without_a_width_anywhere_is_rejected(tmp_path: Path) -> None:
     path = log(tmp_path, "matrix,variant,time_us,op\nm,a,1.5,spmm\n")
     report = read(path, Op.parse("spmv"))
-    assert "lacks the number of dense columns" in report.first_reject
+    lacking = "lacks the number of dense columns: --map width=COLUMN, or --op spmm:WIDTH"
+    assert lacking in report.first_reject
+
+
+@pytest.mark.parametrize("name", ["gflops", "GFLOP/s"])
+def test_a_rate_is_no_time_and_is_named_where_it_is_mapped(tmp_path: Path, name: str) -> None:
+    rows = "".join(f"m{at},{v},{at},{at + 1}.5\n" for at in range(4) for v in "abcd")
+    path = log(tmp_path, f"matrix,variant,rep,{name}\n{rows}")
+    said = refused(path)
+    assert f"add a column with the times that {name} is computed from" in said
+    assert "time=rep" not in said
+    mapped = index(path, "--map", f"time_us={name}")
+    assert f"{name!r} is a rate by its name, and is read as a time" in mapped.output
 
 
 # -- forms -----------------------------------------------------------------------------------------
@@ -234,6 +246,14 @@ def test_other_compressions_are_named(tmp_path: Path, content: bytes, message: s
                 platform=tiny(),
                 options=options,
             )
+
+
+def test_a_spreadsheet_is_to_be_written_as_csv(tmp_path: Path) -> None:
+    (tmp_path / "a.xlsx").write_bytes(b"PK\x03\x04\x14")
+    with pytest.raises(
+        ReaderError, match="a zip archive: decompress it first, a spreadsheet: write"
+    ):
+        reader_of(tmp_path / "a.xlsx")
 
 
 def test_a_small_packed_log_is_not_unpacked_without_end(

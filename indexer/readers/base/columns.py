@@ -11,6 +11,7 @@ from typing import Any
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError, UsageError
+from embeddb.core.kinds import operation_exists, operation_of
 from embeddb.core.records import SOURCES, STATUSES, Measurement
 from indexer.readers.base.row import (
     MatrixRef,
@@ -443,8 +444,10 @@ def _op_of(text: str, width: str, dtype: str, default: Op | None) -> tuple[Op, s
 
 def _completed(name: str, first: Mapping[str, str], second: Mapping[str, str]) -> Op:
     """An operation of this name with the width and value type of `first`, else of `second`."""
-    parts = [first.get(role) or second.get(role) for role in ("width", "dtype")]
+    width, dtype = (first.get(role) or second.get(role) for role in ("width", "dtype"))
     try:
-        return Op.parse(":".join(filter(None, (name, *parts))))
+        return Op.parse(":".join(filter(None, (name, width, dtype))))
     except UsageError as error:
-        raise ReaderError(str(error), hint=error.hint) from None
+        lacks = not width and operation_exists(name) and operation_of(name)[0].wide
+        how = f": --map width=COLUMN, or --op {name}:WIDTH" if lacks else ""
+        raise ReaderError(f"{error}{how}", hint=error.hint) from None

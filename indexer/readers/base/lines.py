@@ -194,6 +194,8 @@ def refuse_packed(path: Path, *, zipped: bool = True) -> None:
         for mark, form in _PACKED.items():
             if head.startswith(mark) and (zipped or form != _ZIP):
                 how = "write it as CSV" if form == "a Parquet file" else "decompress it first"
+                if form == _ZIP:
+                    how += ", a spreadsheet: write it as CSV"
                 raise ReaderError(f"{form}: {how}", where=str(path))
 
 

@@ -23,10 +23,12 @@ from indexer.readers.base.column_values import (
     is_count,
     is_flag,
     is_ok,
+    is_rate,
     is_status,
     is_status_column,
     likeness,
     may_be_choice,
+    numbers_repeats,
     sentinels,
     statuses_meant,
     time_candidates,
@@ -279,12 +281,15 @@ class _Guessing:
             both = " and ".join(map(repr, names[:_MOST_NAMED]))
             return f"columns {both} may be the time: --map time={names[0]}"
         numbers = [c for c in self._free() if self._measured(c) and c not in not_times]
+        numbers = [c for c in numbers if not numbers_repeats(c)]
         unit = self.options.unit or self.log.unit or "s"
         unused = f"; unused: {', '.join(numbers[:_MOST_NAMED])}" if numbers else ""
         hint = f"--map time={numbers[0]} --unit {unit}?" if numbers else "--map time_ms=COLUMN"
         rising = [name for name, why in not_times.items() if "rises" in why]
         if rising and not numbers:
             hint = f"--map time={rising[0]} if that is the time"
+        if rates := [name for name, why in not_times.items() if "rate" in why]:
+            hint = f"add a column with the times that {rates[0]} is computed from"
         others = [f"{name} is {why}" for name, why in not_times.items()]
         return "; ".join((f"no column is the time{unused}: {hint}", *others[:_MOST_NAMED]))
 
@@ -297,6 +302,8 @@ class _Guessing:
         """Report a time column beside which another may be the time, or that may be a clock or a
         date, if there are others."""
         column = self.roles.get("time")
+        if column is not None and is_rate(column):
+            self.open.append(f"{column!r} is a rate by its name, and is read as a time")
         mapped = {role.partition("_")[0] for role in (*self.options.columns, *self.log.columns)}
         if column is None or {"time", "times"} & mapped:
             return
