@@ -28,6 +28,7 @@ from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.choose import Rankers
 from embeddb.ranking.recommendation import Candidate, Recommendation
 from tuners.base import Tuner, tune
+from tuners.ranking import RankTuner, SearchTuner
 
 T = TypeVar("T")
 
@@ -114,12 +115,18 @@ class CheckedTuner:
 def answer_by(name: str, query: Query, count: int) -> RankedCandidates:
     """At most `count` candidates in the order of the named tuner.
 
-    Raises: as `CheckedTuner`; NothingFound if it proposes nothing.
+    Raises: as `CheckedTuner`; NothingFound if it proposes nothing, or the default for want of a
+    cost model.
     """
     candidates = CheckedTuner(name, query, rng=np.random.default_rng(0)).ask(count)
     if not candidates:
         one = one_of(query.op.kind)
         raise NothingFound(f"the tuner {name} proposes nothing for this {one}")
+    if tuner_class(name) in (RankTuner, SearchTuner) and not query.prediction.configs:
+        raise NothingFound(
+            f"the tuner {name} has no cost model of {query.op} on {query.platform.id}",
+            hint="`embeddb train costmodel` trains one; without --tuner other evidence answers",
+        )
     unjudged = (
         f"the tuner {name} ranked, and how good its answers are was not judged here: "
         f"`embeddb eval DB --tuner {name}` does"

@@ -196,6 +196,13 @@ def test_a_tuner_that_proposes_nothing_is_told(lawful: Database) -> None:
         answer_by("silent", _query(lawful), 5)
 
 
+@pytest.mark.parametrize("name", ["rank", "search"])
+def test_without_a_cost_model_its_tuners_find_nothing(lawful: Database, name: str) -> None:
+    with pytest.raises(NothingFound, match=f"{name} has no cost model of {OP} on tiny") as caught:
+        answer_by(name, _query(lawful), 5)
+    assert "train costmodel" in caught.value.hint
+
+
 def _labelled() -> Platform:
     text = tiny("lab", portable=True).text.replace('title = "F', 'runner = "law"\ntitle = "F')
     return parse_platform(text)
