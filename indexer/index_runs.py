@@ -21,6 +21,7 @@ from embeddb.index.lookup import Lookup
 from embeddb.matrix_files import matrix_files, read_pattern
 from embeddb.platforms.check import check_platform
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform
+from embeddb.store.merge_facts import extends
 from indexer.coverage import Question, example, scope_states
 from indexer.embed import EmbedReport, adopt_stubs, embed
 from indexer.ingest import IngestReport, ingest
@@ -154,10 +155,14 @@ def platform_of_runs(db: Lookup | None, platform: Platform | str | None) -> Plat
     if _is_file(platform) or "/" in platform or bare in builtin_platforms() or db is None:
         return load_platform(platform)
     stored = [p for p in db.store.platforms() if platform in (p, p.partition("@")[0])]
-    platform_stored = db.store.platform(stored[0]) if stored else None
-    if platform_stored is None:
+    if not stored:
         return load_platform(platform)
-    return platform_stored if platform in stored else platform_stored.at("")
+    if platform in stored:
+        return db.store.platform(platform)
+    latest, *others = (db.platform(i) for i in stored)
+    for one in others:
+        latest = one if extends(one, latest) else latest
+    return latest.at("")
 
 
 def _platform_problems(platform: Platform | str | None) -> list[str]:

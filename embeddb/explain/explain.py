@@ -32,6 +32,7 @@ from embeddb.explain.explanation import (
 )
 from embeddb.explain.quantities import QuantityView, quantity_views, stored_lengths
 from embeddb.explain.why import computed, why
+from embeddb.index.scopes import grown_instance
 from embeddb.platforms.machines import machine_words
 from embeddb.platforms.platform import Platform, builtin_platforms, default_of, load_platform
 from embeddb.ranking.order_reason import with_order_reasons, without_search
@@ -191,7 +192,7 @@ def _neighbours(
     total = sum(near.weight for near in recommendation.neighbours) or 1.0
     for near in recommendation.neighbours:
         op = Op.parse(near.op or recommendation.evidence_op)
-        platform = platforms.setdefault(near.platform, store.sound_platform(near.platform))
+        platform = platforms.setdefault(near.platform, grown_instance(store, near.platform))
         pattern_id = store.resolve(near.pattern_id)
         info = store.pattern(pattern_id) or WorkloadInfo(id=pattern_id)
         runs = list(store.runs(near.platform, op, pattern_id))

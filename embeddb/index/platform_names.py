@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from embeddb.core.errors import UsageError
+from embeddb.index.scopes import grown
 from embeddb.platforms.machines import same_build
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
 from embeddb.store import RunTable, Store
@@ -15,23 +16,23 @@ _TRIED_PATTERNS, _TRIED_RUNS = 20, 50
 
 
 def platform_named(store: Store, text: str) -> Platform:
-    """The platform of an id in the store, a built-in name, or a TOML file.
+    """The platform of an id in the store (`grown`), a built-in name, or a TOML file.
 
     A bare name stands for its only instance, not counting others of the same build and those where
     every run failed. Raises: UsageError if no instance or more than one has that name.
     """
     stored = store.platforms()
     if text in stored:
-        return _stored(store, text)
+        return _latest(store, text)
     instances = [p for p in stored if p.partition("@")[0] == text]
-    shared = [one for one in (_stored(store, p) for p in instances[:1]) if one.portable]
+    shared = [one for one in (_latest(store, p) for p in instances[:1]) if one.portable]
     if shared and text in builtin_platforms():
         return load_platform(text)  # without an instance: any machine of its kind
     if shared and not shared[0].simulated:
         return shared[0].at("")
     instances = _distinct(store, instances)
     if len(instances) == 1:
-        return _stored(store, instances[0])
+        return _latest(store, instances[0])
     if shared:
         return shared[0].at("")
     if instances:
@@ -44,7 +45,7 @@ def platform_named(store: Store, text: str) -> Platform:
         return load_platform(text)
     described = [p for p in stored if p.partition("@")[0] == name]
     if described and instance:
-        return _stored(store, described[0]).at(instance)
+        return _latest(store, described[0]).at(instance)
     raise UsageError(f"no platform {text!r}", hint=platform_hint(text, stored))
 
 
@@ -73,3 +74,7 @@ def _stored(store: Store, platform_id: str) -> Platform:
     platform = store.platform(platform_id)
     assert platform is not None
     return platform
+
+
+def _latest(store: Store, platform_id: str) -> Platform:
+    return grown(store, [_stored(store, platform_id)])[0]

@@ -22,7 +22,7 @@ from embeddb.cost_model import Problem
 from embeddb.featurizers import Featurizer, learned_from
 from embeddb.featurizers.base import Joint
 from embeddb.index.run_matrix import FAILED_GAIN, RunMatrix
-from embeddb.index.scopes import scope_of
+from embeddb.index.scopes import grown, scope_of
 from embeddb.index.vote import votes
 from embeddb.platforms.platform import Platform, runner_for
 from embeddb.store.merge_facts import extends
@@ -439,14 +439,10 @@ def samples_of_machines(
             f"portable platform, here are {len(instances)}",
             hint="leave out --every-machine, or index another machine's runs",
         )
-    there = [db.platform(i) for i in instances]
-    # Instances may have files of several versions; the latest has the configurations of all.
-    for one in there:
-        if extends(one, platform):
-            platform = one.at(platform.instance, platform.environment)
+    [platform] = grown(db.store, [platform])
     machines = [
         platform.at(one.instance, one.environment) if extends(platform, one) else one
-        for one in there
+        for one in map(db.platform, instances)
     ]
     parts = []
     for op in dict.fromkeys(ops):

@@ -18,6 +18,7 @@ from embeddb.core.records import WorkloadInfo
 from embeddb.core.timing import summarise_runs
 from embeddb.core.workload import Workload
 from embeddb.index.lookup import Lookup
+from embeddb.index.scopes import grown_instance
 from embeddb.platforms.platform import Platform, default_of
 from embeddb.ranking.answers import keep
 from embeddb.ranking.build import build_query
@@ -55,7 +56,7 @@ def nearest_run(lookup: Lookup, query: Query) -> NearestRun | None:
     carried = (one for one in query.vote.transfers if one.pattern_id == near.pattern_id)
     if (fastest := next(carried, None)) is not None:
         return NearestRun(Config(fastest.config), fastest.gain)
-    platform, op = store.sound_platform(near.platform), Op.parse(near.op or str(query.op))
+    platform, op = grown_instance(store, near.platform), Op.parse(near.op or str(query.op))
     if platform is None:
         return None
     timings = summarise_runs(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache, partial
 
 import msgspec
 
+from embeddb.core.config import Op
+from embeddb.core.errors import StoreCorrupt
 from embeddb.platforms.platform import Platform, parse_platform
-from embeddb.store import tables
+from embeddb.store import codec, tables
 from embeddb.store.engine import Txn, raise_generation
 
 
@@ -23,9 +26,38 @@ def write_platform(txn: Txn, platform_id: str, text: str, facts: Mapping[str, st
     raw = txn.get("platform", key)
     stored = {} if raw is None else _stored_platform(platform_id, raw).environment
     value = msgspec.json.encode(_StoredPlatform(text, {**stored, **facts}))
-    if raw is not None and value != raw:
-        raise_generation(txn)  # stored runs have another meaning, or another machine
+    rebased = [] if value == raw else _rebased(txn, platform_id, _parsed(text))
+    if rebased or (raw is not None and value != raw):
+        raise_generation(txn, rebased)  # stored runs have another meaning, or another machine
     txn.put("platform", key, value)
+
+
+def _rebased(txn: Txn, platform_id: str, later: Platform) -> list[bytes]:
+    """Keys in `member` of the workloads whose gains will be over another default, as that of the
+    latest version counts for all instances: those of an earlier version's runs."""
+    if not later.extends:
+        return []
+    earlier = dict[str, Platform]()
+    for key, raw in txn.scan("platform"):
+        if (own := key.decode(errors="replace")).partition("@")[0] == later.name:
+            with suppress(StoreCorrupt):
+                earlier[own] = read_platform(own, raw)
+    known = any(one.version == later.version for one in earlier.values())
+    if known:  # the others' gains are over its default already
+        earlier = {own: one for own, one in earlier.items() if own == platform_id}
+    return [
+        member
+        for key, number in list(txn.scan("partition"))
+        if (before := earlier.get((place := codec.decode_partition(key, number))[1])) is not None
+        and _other_default(before, later, place[0])
+        for member, _ in txn.scan("member", number)
+    ]
+
+
+def _other_default(before: Platform, later: Platform, op: Op | str) -> bool:
+    if isinstance(op, str) or op.name not in later.kernels or op.name not in before.kernels:
+        return False
+    return dict(before.kernel(op).default) != dict(later.kernel(op).default)
 
 
 def platform_in(txn: Txn, platform_id: str) -> Platform | None:

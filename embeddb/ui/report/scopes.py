@@ -23,7 +23,7 @@ from embeddb.core.timing import summarise_runs
 from embeddb.core.wording import many_of, value_text
 from embeddb.index.large import read_sample
 from embeddb.index.run_matrix import Extent, MatrixRow, RunMatrix, join
-from embeddb.index.scopes import Scope, scope_partitions
+from embeddb.index.scopes import Scope, grown, scope_partitions
 from embeddb.platforms.platform import default_of
 from indexer.coverage import Coverage
 
@@ -144,11 +144,10 @@ def scope_facts(
     """Read a scope once. `infos` are the patterns by id; `progress` receives the number of runs
     read so far."""
     op, coverage = scope.op, Coverage.of(db.index, scope)
-    members = []
-    for partition in scope_partitions(db.store, op, scope.name):
-        platform = db.store.sound_platform(partition.platform)
-        assert platform is not None  # a scope is made of platforms that are there
-        members.append((partition, platform))
+    partitions = scope_partitions(db.store, op, scope.name)
+    # A scope is made of platforms that are there.
+    stored = [p for t in partitions if (p := db.store.sound_platform(t.platform)) is not None]
+    members = list(zip(partitions, grown(db.store, stored), strict=True))
     only = read_sample(coverage.ids)
     tally = _Tally(progress)
     winners_only = any(bool(where.traits.get("winners_only")) for _, where in members)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from builders import OP, band, patterns, runs_of, tiny
+import pytest
+from builders import OP, band, by_law, fill, patterns, runs_of, tiny
 
 from embeddb.core.config import Op
+from embeddb.core.pattern import Pattern
 from embeddb.database import Database
+from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.scopes import answering_op, scope_of, scope_partitions, scopes
+from embeddb.platforms.platform import Platform, parse_platform
 
 WIDE = Op("spmm", 512)
 
@@ -75,3 +79,35 @@ def test_where_no_width_has_enough_they_answer_together() -> None:
     assert answering_op(db.store, WIDE, "tiny") == WIDE
     partition = db.index.answering(WIDE, platform)
     assert partition is not None and partition.op == WIDE
+
+
+def later_version(platform: Platform) -> Platform:
+    """A version of a platform with another default and a further value."""
+    text = platform.text.replace('version = "1"', 'version = "2"\nextends = ["1"]')
+    return parse_platform(
+        text.replace('variant = "a"', 'variant = "d"').replace(' "d"]', ' "d", "e"]')
+    )
+
+
+def default_times(index: AnswerIndex, among: list[Pattern], variant: int) -> list[float]:
+    times = {pattern.id: by_law(pattern, variant) for pattern in among}
+    return [times[row.pattern_id] for row in index.evidence.rows]
+
+
+@pytest.mark.parametrize("portable", [True, False])
+def test_gains_are_over_the_default_of_the_latest_version(portable: bool) -> None:
+    first = tiny(name="kind", portable=portable).at("z")
+    # The name stands for the latest version, whichever instance has it.
+    second = later_version(first).at("a" if portable else "z")
+    db, (one, *known) = Database.in_memory(), patterns()
+    fill(db, first, known)
+    opened = db.index.answering(OP, first)
+    assert opened is not None
+    assert all(opened.evidence.default_s == default_times(opened, known, 0))
+    db.index.record(runs_of(one, second), one, second)
+    named = db.platform("kind" if portable else "kind@z")
+    assert named.version == "2" and db.platform("kind@z").version == "2"
+    assert {s.platform.version for s in scopes(db.store)} == {"2"}
+    changed = db.index.answering(OP, named)
+    assert changed is not None and len(changed.evidence.rows) == len(known) + 1
+    assert all(changed.evidence.default_s == default_times(changed, [one, *known], 3))
