@@ -24,6 +24,7 @@ from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.core.wording import plural
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
+from embeddb.store.merge_facts import extends
 from indexer.library import Library
 from indexer.readers.base.row import MatrixRef, RunRow
 
@@ -187,6 +188,9 @@ class RowPlatforms:
             fixed = self._base.instance or not row.instance
             platform = self._base if fixed else self._base.at(row.instance, row.facts)
             self.changes += self._store.put_platform(platform)
+            stored = self._store.platform(platform.id)
+            if stored is not None and extends(stored, platform):
+                platform = stored  # the later version, which may forbid what this file allows
             self.used.add(platform.id)
             self._cache[key] = platform
         return platform

@@ -346,6 +346,16 @@ def test_a_changed_space_under_the_same_name_is_refused(tmp_path: Path) -> None:
         read(store, file, platform=changed)
 
 
+def test_the_stored_later_version_judges_rows_of_an_earlier_file(tmp_path: Path) -> None:
+    later = tiny().text.replace('version = "1"', 'version = "2"\nextends = ["1"]')
+    store = memory_store()
+    store.put_platform(parse_platform(later.replace(' "c", "d"]', ' "c", "e"]')))
+    report = read(store, log(tmp_path / "a.csv", rows_of(patterns(1))))
+    assert (report.rows, report.added, report.rejected) == (16, 12, 4)
+    platform = store.platform("tiny")
+    assert platform is not None and platform.version == "2"
+
+
 def test_an_empty_log(tmp_path: Path) -> None:
     report = read(memory_store(), log(tmp_path / "a.csv", []))
     assert (report.rows, report.added, report.rejected) == (0, 0, 0)
