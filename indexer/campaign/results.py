@@ -15,6 +15,7 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
+from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError
 from embeddb.core.files.safe_read import reason_of, refusing
 from embeddb.core.files.safe_write import OwnFolder, drop_torn_line, write_new
@@ -310,7 +311,7 @@ class Instances:
         """Note that the folder has times of an instance; with `mixed` beside those of others.
 
         Raises: InputError for another instance than the folder's, or another platform than the
-        planned one or a later version that extends it.
+        planned one or a later version that extends it and allows all that is planned.
         """
         self._refuse_unplanned(here)
         body = _about(here)
@@ -348,6 +349,17 @@ class Instances:
                 where=str(self._folder),
                 hint="plan the campaign anew",
             )
+        # A runner would note what its version forbids as failed, also for the planned version.
+        for text, configs in self._plan.configs.items() if here.digest != planned.digest else ():
+            space = here.space(Op.parse(text))
+            for config in map(Config, configs):
+                if reason := space.reason(config):
+                    raise InputError(
+                        f"version {here.version} of {here.name} forbids a planned configuration, "
+                        f"{config}: {reason}",
+                        where=str(self._folder),
+                        hint=f"go on with the file of version {planned.version}",
+                    )
 
     def platform(self, name: str) -> Platform:
         """The planned platform as that instance.

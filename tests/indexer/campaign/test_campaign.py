@@ -193,6 +193,16 @@ def test_a_later_version_that_extends_the_planned_one_goes_on(folder: Path) -> N
     assert db.store.count_runs() == POINTS
 
 
+def test_a_later_version_that_forbids_a_planned_configuration_measures_nothing(
+    folder: Path,
+) -> None:
+    later = BOARD.replace('version = "1"', 'version = "2"\nextends = ["1"]')
+    runner = LawRunner(parse_platform(later.replace("[1, 2, 4, 8]", "[1, 2, 4]", 1)))
+    with pytest.raises(InputError, match="version 2 of board forbids") as e:
+        go(folder, Database.in_memory(), runner)
+    assert "version 1" in e.value.hint and Campaign(folder).progress().measured == 0
+
+
 def test_two_runs_of_one_campaign_are_kept_apart(folder: Path) -> None:
     class Impatient(LawRunner):
         """Starts the campaign again in the middle of it."""
