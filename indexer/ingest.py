@@ -395,6 +395,8 @@ class _Job:
         if row.measurement.ok:
             least = _LEAST[self._simulated]
             for time in row.measurement.times_s:
+                if not isinstance(time, (int, float)):
+                    raise ReaderError(f"the reader's time {time!r:.40} is no number")
                 if not least <= time <= _MOST_TIME:
                     raise ReaderError(f"no run takes {time:.3g} s: check the unit of the time")
         self._states_campaign |= bool(row.campaign)

@@ -91,6 +91,9 @@ class CheckedTuner:
             config = Config(candidate.config)
         except UsageError as e:
             raise self._fault(f"it proposed what is no configuration: {e}") from e
+        gain = candidate.expected_gain
+        if not (gain is None or isinstance(gain, (int, float))):
+            raise self._fault(f"the expected gain of {config} is {gain!r:.80}, no number")
         reason = self.query.space.reason(config)
         if reason is not None and self.strict:
             raise self._fault(f"it proposed {config}, which is not legal here: {reason}")

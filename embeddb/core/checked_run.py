@@ -11,13 +11,14 @@ from typing import Any
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, PluginError
 from embeddb.core.plugins import raised, ships
-from embeddb.core.records import Measurement, Run
+from embeddb.core.records import STATUSES, Measurement, Run
 from embeddb.core.workload import Workload
 
 #: Errors of a full disk, which end a command, not a campaign's task alone.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 #: Failures that may depend on the machine, also where a simulator runs.
 _BY_CHANCE = ("crash", "timeout")
+_ALLOWED = f"one of {', '.join(STATUSES)} is due"
 _HINT = (
     "its contract is a test class, embeddb.testing.runners.RunnerContract: docs/howto/new-runner.md"
 )
@@ -49,6 +50,8 @@ def checked_run(
                 if not isinstance(measurement, Measurement):
                     what = type(measurement).__name__
                     raise fault(f"it returned a {what} for {config}, not a Measurement")
+                if measurement.status not in STATUSES:
+                    raise fault(f"the status of {config} is {measurement.status!r:.40}: {_ALLOWED}")
                 yield config, measurement
             if next(results, None) is not None:
                 raise fault(f"it returned more than {len(configs)} results")

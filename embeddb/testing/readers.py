@@ -27,6 +27,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError
 from embeddb.core.records import SOURCES, STATUSES, Measurement
 from embeddb.core.sizes import UNKNOWN
+from embeddb.testing.output import prints_nothing
 from indexer.readers.base import Reader, ReadOptions, Reject, RunRow
 
 
@@ -74,7 +75,8 @@ class ReaderContract:
 
     def test_reads_its_example(self, tmp_path: Path) -> None:
         path, options, count = self.example(tmp_path)
-        rows = self.read(path, options)
+        with prints_nothing():
+            rows = self.read(path, options)
         assert len(rows) == count
         assert not [row for row in rows if isinstance(row, Reject)]
         assert all(a.line <= b.line for a, b in pairwise(rows))

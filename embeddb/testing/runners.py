@@ -20,10 +20,11 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import STATUSES
+from embeddb.core.records import STATUSES, Run
 from embeddb.core.workload import Workload
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
+from embeddb.testing.output import prints_nothing
 from indexer.runners.base import MeasuresFacts, ReportsState, Runner, RunOptions
 
 
@@ -75,9 +76,11 @@ class RunnerContract:
         self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Workload
     ) -> None:
         requested = [*configs, *reversed(configs)]
-        answered = list(runner.run(pattern, self.op, requested, options=options))
+        with prints_nothing():
+            answered = list(runner.run(pattern, self.op, requested, options=options))
         assert [config for config, _ in answered] == requested
-        for _, measurement in answered:
+        for config, measurement in answered:
+            assert Run(pattern.id, self.op, "contract", config, measurement).id, "can be stored"
             assert measurement.status == "ok", measurement.error
             assert measurement.times_s and all(0 < t < math.inf for t in measurement.times_s)
             for cpu in (measurement.cpu_max_s, measurement.cpu_sum_s):

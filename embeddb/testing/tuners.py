@@ -27,6 +27,7 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import designed
 from embeddb.platforms.platform import default_of, load_platform, parse_platform, space_of
 from embeddb.ranking.query import Neighbour, Query
+from embeddb.testing.output import prints_nothing
 from tuners.base import Tuner
 
 #: A new tuner for a query and a generator.
@@ -50,13 +51,16 @@ def _proposals(make: Make, query: Query) -> None:
     seen: list[Config] = []
     first = None
     for count in (1, 3, 2, 1000):
-        proposed = tuner.ask(count)
+        with prints_nothing():
+            proposed = tuner.ask(count)
         assert len(proposed) <= count, f"requested {count}, got {len(proposed)}"
         for candidate in proposed:
             config = Config(candidate.config)
             assert query.space.reason(config) is None, f"illegal: {query.space.reason(config)}"
             assert config not in seen, f"{config} is proposed twice"
             assert math.isfinite(candidate.score)
+            gain = candidate.expected_gain
+            assert gain is None or 0 < gain < math.inf, f"a gain of {gain!r}"
             assert candidate.origin
             first = candidate if first is None else first
             assert first.score <= candidate.score, "the first does not have the least score"

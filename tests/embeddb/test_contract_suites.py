@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from builders import tiny
 
 from embeddb.core.config import Config, Op
+from embeddb.core.errors import UsageError
 from embeddb.core.records import Measurement
 from embeddb.featurizers.stats import Stats
 from embeddb.testing.featurizers import FeaturizerContract
@@ -79,6 +81,34 @@ def test_a_reader_that_drops_rows_or_takes_any_text(tmp_path: Path) -> None:
         Suite().test_a_row_cut_short_is_no_row_less(tmp_path)
     with pytest.raises(AssertionError):
         Suite().test_recognises_its_example_only(tmp_path)
+
+
+def test_a_plug_in_that_prints() -> None:
+    class Loud(Stats):
+        def embed(self, pattern: Any) -> Any:
+            sys.stdout.write("embedding")
+            return super().embed(pattern)
+
+    suite = FeaturizerContract()
+    suite.make = Loud  # type: ignore[method-assign]
+    with pytest.raises(AssertionError, match="prints on standard output: 'embedding"):
+        suite.test_every_pattern_gives_finite_float32()
+
+
+def test_a_runner_whose_times_cannot_be_stored() -> None:
+    class Narrow(Moving):
+        def run(self, _pattern: Any, _op: Op, configs: Any, **_: Any) -> Iterator[Any]:
+            for config in configs:
+                yield config, Measurement(times_s=(np.float32(1.0),))  # type: ignore[arg-type]
+
+    pattern = FeaturizerContract().patterns()["dense"]
+    with pytest.raises(UsageError, match="cannot be stored"):
+        RunnerContract().test_one_measurement_per_config_in_order(
+            Narrow(),  # type: ignore[arg-type]
+            RunOptions(),
+            [Config({"variant": "a"})],
+            pattern,
+        )
 
 
 def test_a_runner_of_another_instance_each_time_or_of_any_operation() -> None:

@@ -86,6 +86,11 @@ def test_the_order_is_that_of_the_seed() -> None:
         (lambda all_of: [*all_of, all_of[0]], "it returned more than 4 results", 4),
         (lambda all_of: all_of[::-1], "it returned a result of .* where one of .* was due", 0),
         (lambda all_of: [(c, 1.0) for c, _ in all_of], "it returned a float for .*, not a Me", 0),
+        (
+            lambda all_of: [(c, Measurement("great", (1.0,))) for c, _ in all_of],
+            "the status of .* is 'great': one of ok, invalid",
+            0,
+        ),
         (lambda all_of: [None] * 4, "it returned 0 results for 4 configurations", 0),
         (
             lambda _: Path("nope").read_text(),

@@ -66,6 +66,8 @@ WRONG = {
     "        return [Candidate(config={'variant': 'z'}, score=0.0, origin='x')]",
     "unstorable": "def ask(self, count):\n"
     "        return [Candidate(config={'variant': [[1]]}, score=0.0, origin='x')]",
+    "no_number": "def ask(self, count):\n"
+    "        return [Candidate(config={'variant': 'a'}, score=0, origin='x', expected_gain='2x')]",
     "silent": "def ask(self, count):\n        return []",
 }
 
@@ -144,6 +146,7 @@ def test_an_unknown_tuner_is_told_with_those_there_are() -> None:
         ("no-candidate", "no Candidate"),
         ("illegal", "variant=z, which is not legal here: parameter 'variant'"),
         ("unstorable", "no configuration"),
+        ("no-number", "the expected gain of variant=a is '2x', no number"),
     ],
 )
 @pytest.mark.usefixtures("folder")

@@ -22,6 +22,7 @@ import msgspec
 from embeddb.core import plugins
 from embeddb.core.errors import EmbeddbError, ReaderError
 from embeddb.core.files.safe_read import open_regular, reason_of, refusing
+from embeddb.core.records import STATUSES
 from embeddb.matrix_files.source import STREAMED
 from indexer.readers.base.row import Reader, ReadOptions, Reject, RunRow
 
@@ -385,6 +386,15 @@ def _with_nan(line: str, number: int) -> Any:
 MOST_FILES = 100_000
 
 
+def _checked(row: object) -> RunRow | Reject:
+    """A row of a plug-in. Raises: TypeError, ValueError for what can be no run."""
+    if not isinstance(row, (RunRow, Reject)):
+        raise TypeError(f"it returned a {type(row).__name__}, neither a RunRow nor a Reject")
+    if isinstance(row, RunRow) and row.measurement.status not in STATUSES:
+        raise ValueError(f"line {row.line}: no status {row.measurement.status!r:.40}")
+    return row
+
+
 def read_rows(reader: Reader, path: Path, options: ReadOptions) -> Iterator[RunRow | Reject]:
     """Rows and rejects of a log by a reader, built-in or plug-in.
 
@@ -395,7 +405,8 @@ def read_rows(reader: Reader, path: Path, options: ReadOptions) -> Iterator[RunR
         why = f"a log of {reader.name} has no column with the dense columns of {options.op_name}"
         raise ReaderError(why, where=str(path), hint=f"give --op {options.op_name}:128")
     try:
-        yield from reader.rows(path, options=options)
+        for row in reader.rows(path, options=options):
+            yield _checked(row)
     except ReaderError as error:
         if error.where:
             raise

@@ -14,11 +14,12 @@ from builders import tiny
 from embeddb.core import plugins
 from embeddb.core.config import Op
 from embeddb.core.errors import PluginError, ReaderError, UsageError
+from embeddb.core.records import Measurement
 from embeddb.store import memory_store
 from indexer.ingest import ingest
 from indexer.readers.base import lines
 from indexer.readers.base.lines import files_below, guess, read_rows
-from indexer.readers.base.row import ReadOptions, Reject, RunRow
+from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
 
 SPMM = Op("spmm", 128)
 MANY = "1" * 5000
@@ -178,6 +179,25 @@ def test_whatever_a_reader_raises_names_the_log(raised: Exception, said: str) ->
     with pytest.raises(ReaderError) as caught:
         next(rows)
     assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (None, "it returned a NoneType, neither a RunRow nor a Reject"),
+        (
+            RunRow(MatrixRef("a"), Op("spmm", 8), {}, Measurement("fine", (1.0,)), 2),
+            "line 2: no status 'fine'",
+        ),
+    ],
+)
+def test_what_can_be_no_run_is_a_fault_of_the_reader(row: Any, said: str) -> None:
+    class Odd(Broken):
+        def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
+            yield row
+
+    with pytest.raises(ReaderError, match=f"a.log: the reader broken failed: {said}"):
+        list(read_rows(Odd(KeyError()), Path("a.log"), ReadOptions()))
 
 
 def test_other_errors_of_ours_pass() -> None:
