@@ -42,8 +42,8 @@ def _rebased(txn: Txn, platform_id: str, later: Platform) -> list[bytes]:
         if (own := key.decode(errors="replace")).partition("@")[0] == later.name:
             with suppress(StoreCorrupt):
                 earlier[own] = read_platform(own, raw)
-    known = any(one.version == later.version for one in earlier.values())
-    if known:  # the others' gains are over its default already
+    if any(one.version == later.version for one in earlier.values()):
+        # The others' gains are over its default already.
         earlier = {own: one for own, one in earlier.items() if own == platform_id}
     return [
         member
