@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -59,6 +61,31 @@ def fit_priors(
             "rest": (total[ran] / (runs[ran] + _PSEUDO_RUNS)).astype(np.float32),
         }
     return priors, of_entry
+
+
+def without_rows(
+    samples: Samples,
+    tables: Tables,
+    start: CostModel | None,
+    out: NDArray[np.bool_],
+    of_entry: Floats,
+) -> Floats:
+    """`of_entry` with the entries of the rows `out` bool[r] by priors fitted to the other rows: by
+    all rows, a family of many matrices would predict itself. 0 for an op that no other row ran."""
+    if not out.any():
+        return of_entry
+    row_of = np.repeat(np.arange(len(samples.rows)), np.diff(samples.indptr))
+    rest = samples.take(np.flatnonzero(~out))
+    priors, _ = fit_priors(rest, replace(tables, samples=rest, at=tables.at[~out[row_of]]), start)
+    inputs = np.hstack([tables.nests[:, :HOMOGENEOUS_DIM], tables.latents])
+    op_of = np.array([samples.ops.index(row.op) for row in samples.rows])[row_of]
+    prior_of = np.where(out[row_of], 0.0, of_entry)
+    for op, prior in priors.items():
+        own = np.flatnonzero(out[row_of] & (op_of == samples.ops.index(op)))
+        plain = inputs @ np.concatenate([prior["nest"], prior["latent"]])
+        rest_gain = rest_of(prior, samples.configs)
+        prior_of[own] = plain[tables.at[own]] + rest_gain[samples.column[own]]
+    return prior_of
 
 
 def _centred(gain: Floats, row: NDArray[np.int64], column: NDArray[np.int32]) -> Floats:

@@ -39,7 +39,7 @@ from embeddb.learning.process import learn
 from embeddb.learning.samples import Samples
 from embeddb.platforms.platform import Platform
 from indexer.training.cost_model.latent_fit import FITTERS
-from indexer.training.cost_model.prior import Prior, fit_priors
+from indexer.training.cost_model.prior import Prior, fit_priors, without_rows
 from indexer.training.cost_model.settings import CostSettings
 from indexer.training.cost_model.tables import Tables
 from indexer.training.cost_model.trees import FittedMember, Grown, grow, tables
@@ -177,8 +177,7 @@ def learned(
         settings = _inherited(settings, start)
     encoder = _encoder(samples.platform, samples.ops, settings, start)
     scale = start.below("scale.") if start is not None else _scale(samples.vectors)
-    if reading is not None:
-        scale = dict(reading.scale)
+    scale = scale if reading is None else dict(reading.scale)
     layout = _layout(samples.platform, samples.ops[0], settings)
     tables = Tables.of(samples, encoder, scale, settings.parts, layout)
     priors: dict[Op, Prior] = {}
@@ -197,7 +196,8 @@ def learned(
     with tempfile.TemporaryDirectory() as temporary:
         for i, out in enumerate([*unseen, *apart]):
             stops = i < len(unseen)
-            member = Member(tables, of_entry, settings, out, i, named, stops, reading)
+            prior = without_rows(samples, tables, start, out, of_entry) if priors else of_entry
+            member = Member(tables, prior, settings, out, i, named, stops, reading)
             first = start.below(f"member.{i % start.members}.") if start is not None else None
             shown = _within(progress, i, len(unseen) + len(apart))
             place = folder if folder is not None and stops else Path(temporary)

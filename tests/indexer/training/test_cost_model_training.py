@@ -235,6 +235,22 @@ def test_a_network_of_few_groups_is_judged_on_all_its_rows(tmp_path: Path) -> No
     assert len(card["epochs"]) == len(costmodel.curves(tmp_path)) == 1
 
 
+def test_a_family_left_out_is_not_in_the_prior_that_judges_it() -> None:
+    """One of many matrices would predict itself: its gains have nothing to do with the others'."""
+    whole, rng = samples(matrices=40), np.random.default_rng(0)
+    own = np.array([row < 24 for row in range(len(whole.rows))])
+    rows = tuple(
+        row._replace(group="many" if mine else f"g{at // 2}")
+        for at, (row, mine) in enumerate(zip(whole.rows, own, strict=True))
+    )
+    of_many = np.repeat(own, np.diff(whole.indptr))
+    laws = rng.normal(0.0, 0.5, (2, len(whole.configs)))
+    gain = np.where(of_many, laws[0][whole.column], laws[1][whole.column])
+    card = train(replace(whole, rows=rows, gain=gain), quick(epochs=1, lr=1e-9)).card
+    # Predictions of the large family are wrong by about its gains, 0.5.
+    assert card["calibration"]["floor"] > 0.3 and card["calibration"]["guard"] > 0.2
+
+
 def test_with_few_groups_the_network_counts_as_far_as_it_was_right() -> None:
     few = samples(matrices=6)
     believed = train(few, quick()).card["calibration"]["trust"]
