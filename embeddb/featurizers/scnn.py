@@ -10,7 +10,7 @@ the store or from features imported with the runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -33,6 +33,8 @@ OWN = Path("models", "scnn.safetensors")
 #: Prefix of the names of encoders trained within a cost model; the rest is the name of that model,
 #: whose folder has the weights.
 TRAINED = "scnn@"
+#: Method in the cards of such encoders.
+RUN_TIMES = "run times"
 _HINT = install_hint("learn")
 _TRAIN = "train weights anew with `embeddb train featurizer`"
 #: Default length of an embedding (COGNATE, Table 6), and the largest.
@@ -45,15 +47,28 @@ class Scnn(Exported):
     One pattern is one batch: a vector depends only on the pattern and the weights, bit for bit on
     one machine. Kernel maps live as long as the call. Thread-safe; the number of threads of torch
     itself is the caller's choice.
+
+    `learned_from` are the groups whose run times it was trained on, none for an autoencoder:
+    evaluation on them is biased.
     """
 
     def __init__(self, weights: Path | None = None, *, name: str = "scnn") -> None:
         """Read the card of the weights (None: those of the package). Raises: ModelError if they are
-        missing or the card cannot be read."""
+        missing or the card cannot be read, or does not name the groups that it learned from."""
         self.name = name
         self.weights = SHIPPED if weights is None else weights
         self.version = version_of(self.weights)
-        self.dim = read_card(self.weights, kind="featurizer")["network"].get("dim", _DIM)
+        card = read_card(self.weights, kind="featurizer")
+        learned = groups_of(card)
+        if learned is None and not name.startswith(TRAINED):
+            raise ModelError(
+                "it learned run times of groups that its card does not name",
+                where=str(self.weights),
+                hint="train it again with `embeddb train costmodel --preset`",
+            )
+        # Its cost model still reads an earlier one: no group has this name.
+        self.learned_from = frozenset((name,)) if learned is None else learned
+        self.dim = card["network"].get("dim", _DIM)
         if type(self.dim) is not int or not 1 <= self.dim <= _MOST_FEATURES:
             raise ModelError(f"its network has dim {self.dim!r}", where=str(self.weights))
         self.names = tuple(f"{self.version[:8]}.{i}" for i in range(self.dim))
@@ -126,6 +141,16 @@ def install(weights: Path, folder: Path) -> str:
     return tried.version
 
 
+def groups_of(card: Mapping[str, Any]) -> frozenset[str] | None:
+    """Groups whose run times the network of a card learned; none for an autoencoder. None where it
+    learned run times and the card, of an earlier version, does not name them."""
+    settings, listed = card.get("settings"), card.get("learned_from")
+    if isinstance(listed, list):
+        return frozenset(group for group in listed if isinstance(group, str))
+    run_times = isinstance(settings, dict) and settings.get("method") == RUN_TIMES
+    return None if run_times else frozenset()
+
+
 def _gone() -> str:
     """The package to install before anything can be embedded; it is not imported."""
     return "" if find_spec("torch") else "torch not installed"
@@ -181,6 +206,7 @@ class StatsScnn:
         """Read the weights. Raises: ModelError as `Scnn` does."""
         self._scnn = Scnn(weights)
         self.parts = (Stats(), self._scnn)
+        self.learned_from = self._scnn.learned_from
         self.version = "+".join(part.version for part in self.parts)
         self.names = (*Stats.names, *(f"scnn.{name}" for name in self._scnn.names))
         self.dim = len(self.names)

@@ -127,11 +127,13 @@ def own_samples(lookup: Lookup, partition: AnswerIndex, platform: Platform, op: 
 
 
 def _unlearned(lookup: Lookup, partition: AnswerIndex, evidence: RunMatrix) -> Featurizer:
-    """The partition's featurizer, or its part if it was trained on runs of the same groups: its
-    vectors of these say what was the fastest, so that every judgement would be too good."""
+    """The partition's featurizer, or its part (without one: statistics) if it was trained on runs
+    of the same groups: its vectors of these say what was the fastest, so that every judgement would
+    be too good."""
     plug = lookup.featurizers().named(partition.featurizer)
-    learned = not learned_from(plug).isdisjoint(row.group for row in evidence.rows)
-    return plug.parts[0] if learned and isinstance(plug, Joint) else plug
+    if learned_from(plug).isdisjoint(row.group for row in evidence.rows):
+        return plug
+    return plug.parts[0] if isinstance(plug, Joint) else lookup.featurizers().named("stats")
 
 
 def _stamp(evidence: RunMatrix, featurizer: str) -> str:

@@ -116,8 +116,13 @@ class Bench:
         self, db: Lookup, op: Op, scope: str, *, complete: bool = False, instance: str = ""
     ) -> None:
         self.op, self.scope, self.instance = op, scope, instance
-        evidence, self.vectors = db.evidence(op, scope)
-        self._learned_from = learned_by(db.store, db.featurizers(), self.vectors)
+        evidence, vectors = db.evidence(op, scope)
+        self._learned_from = learned_by(db.store, db.featurizers(), vectors)
+        groups = set(evidence.groups.tolist())
+        fair = {n: v for n, v in vectors.items() if not self._biased(n) & groups}
+        #: Vectors that did not learn from the runs judged here, or all where every one did.
+        self.vectors: Vectors = fair or vectors
+        biased = set[str]().union(*(self._biased(n) for n in self.vectors))
         read = {row.pattern_id for row in evidence.rows}
         #: The number of patterns left out of a very large scope.
         self.unread = len(members_of(db.store, op, scope)) - len(read)
@@ -128,9 +133,15 @@ class Bench:
         seen = [self.evidence.rows[i].pattern_id for i in range(len(self.evidence.rows))]
         indexed = set.union(*(set(v) for v in self.vectors.values())) if self.vectors else set()
         self.counted = np.array(
-            [i for i in counted_rows(self.evidence) if seen[i] in indexed and self._own(i)],
+            [
+                i
+                for i in counted_rows(self.evidence)
+                if seen[i] in indexed and self._own(i) and self.evidence.rows[i].group not in biased
+            ],
             dtype=np.int64,
         )
+        #: Groups that are not judged, since all vectors learned from their runs.
+        self.biased = biased & groups
         self.ready = np.unique(self.evidence.groups[self.counted]).size >= 2
         self.infos = {i: db.store.pattern(i) or WorkloadInfo(id=i) for i in set(seen)}
         #: By pattern id, the structures, where stored: some have rules of their own.
@@ -146,6 +157,11 @@ class Bench:
         self.simulated = any(p.simulated for p in self.platforms.values())
         again = measured_again(db.store, op, self.evidence, self.counted, self.default)
         self.again = {row: replace(one, program=self._program(row)) for row, one in again.items()}
+
+    def _biased(self, featurizer: str) -> set[str]:
+        """Groups whose runs its vectors learned, without others by which these can be judged."""
+        learned = self._learned(featurizer)
+        return set() if learned.by_fold else set(learned.groups)
 
     def _own(self, row: int) -> bool:
         """True for the rows of `instance`."""

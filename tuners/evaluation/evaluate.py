@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.reports import Progress
-from embeddb.core.wording import many_of, one_of
+from embeddb.core.wording import many_of, one_of, plural
 from embeddb.index.lookup import Lookup
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import scope_partitions
@@ -119,6 +119,11 @@ def _report_limits(bench: Bench, featurizer: str, report: Callable[[str], None])
     where = f"{bench.op} on {bench.scope}"
     if not bench.ready and featurizer and not bench.vectors:
         report(f"{where}: no measured {bench.op.kind} has a vector of {featurizer}")
+    if bench.biased:
+        report(
+            f"{where}: {plural(len(bench.biased), 'group')} not judged: {featurizer or 'every'} "
+            "vector learned from their runs"
+        )
     if bench.ready and bench.unread:
         report(
             f"{where}: judged by {len(bench.infos):,} patterns, evenly drawn; "

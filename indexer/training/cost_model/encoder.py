@@ -30,6 +30,7 @@ from embeddb.featurizers.network.reduction import (
     Reduction,
     reduce,
 )
+from embeddb.featurizers.scnn import groups_of
 from indexer.library import Library
 
 if TYPE_CHECKING:
@@ -51,13 +52,15 @@ _LEAST_SPREAD = 0.1
 @dataclass(frozen=True, eq=False)
 class Encoder:
     """A sparse network: its `spec` (`embeddb.featurizers.network.networks`), the reduction of its
-    inputs, its weights by name, and its name and version once it is a featurizer."""
+    inputs, its weights by name, and its name and version once it is a featurizer. `learned_from`
+    are the groups whose run times it learned (None: an earlier file does not name them)."""
 
     spec: Mapping[str, Any]
     reduction: Reduction
     weights: Mapping[str, Tensor]
     name: str = ""
     version: str = ""
+    learned_from: frozenset[str] | None = frozenset()
 
     @classmethod
     def drawn(cls, settings: CostSettings) -> Encoder:
@@ -84,7 +87,8 @@ class Encoder:
             raise ModelError(f"no encoder: {e}", where=str(path)) from None
         if spec["dim"] != _DIM:
             raise ModelError(f"it gives {spec['dim']} numbers, not {_DIM}", where=str(path))
-        encoder = cls(spec, reduction, tensors, name, model_file.version_of(path) if name else "")
+        version = model_file.version_of(path) if name else ""
+        encoder = cls(spec, reduction, tensors, name, version, groups_of(card))
         encoder.network()
         return encoder
 
@@ -118,6 +122,8 @@ class Encoder:
             "reduction": self.reduction.to_json(),
             **about,
         }
+        if self.learned_from:
+            card["learned_from"] = sorted(self.learned_from)
         return model_file.save(path, dict(self.weights), card)
 
 

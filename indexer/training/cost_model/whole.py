@@ -23,7 +23,7 @@ from embeddb.core.nn_numpy import below
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.cost_model.encoders.inputs import CLIP
 from embeddb.cost_model.model import CostModel
-from embeddb.featurizers.scnn import TRAINED
+from embeddb.featurizers.scnn import RUN_TIMES, TRAINED
 from embeddb.learning.calibration import calibrated
 from embeddb.learning.samples import Samples
 from indexer.training.cost_model.encoder import Encoder, Reading, Structures, one_scale
@@ -54,7 +54,7 @@ class Whole:
         names = ("kernel", "ops", "platform", "data", "patterns", "seed")
         about = {
             **{n: card[n] for n in names},
-            "settings": {"method": "run times"},
+            "settings": {"method": RUN_TIMES},
             "code": __version__,
         }
         version = self.encoder.save(beside, about)
@@ -113,7 +113,9 @@ def train_whole(
     card, tensors, scores = learned(samples, settings, start, folder, progress, reading=reading)
     trained = below(tensors, "member.0.encoder.")
     weights = {name: torch.from_numpy(a) for name, a in trained.items()}
-    encoder = replace(encoder, weights=weights, name="", version="")
+    earlier, own = encoder.learned_from, frozenset(row.group for row in samples.rows)
+    groups = None if earlier is None else earlier | own
+    encoder = replace(encoder, weights=weights, name="", version="", learned_from=groups)
     samples = _seen(samples, encoder, structures)
     head, scale = _rescaled(below(tensors, "member.0.head."), scale, samples.vectors)
     arrays = {n: a for n, a in tensors.items() if not n.startswith(("member.", "scale."))}

@@ -13,7 +13,8 @@ import pytest
 from command_line import run_verb
 
 from embeddb.core.config import Op
-from embeddb.core.errors import ModelError, UsageError
+from embeddb.core.errors import ModelError, NothingFound, UsageError
+from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model import Problem
 from embeddb.database import Database
@@ -21,12 +22,14 @@ from embeddb.platforms.platform import load_platform
 
 torch = pytest.importorskip("torch")
 
-from builders import fill, patterns, tiny  # noqa: E402
+from builders import fill, patterns, tiny, winner  # noqa: E402
 
 from embeddb.cost_model.model import CostModel  # noqa: E402
 from embeddb.cost_model.network_torch import CostNetwork, Shape  # noqa: E402
-from embeddb.featurizers.scnn import Scnn  # noqa: E402
+from embeddb.featurizers import learned_from  # noqa: E402
+from embeddb.featurizers.scnn import Scnn, StatsScnn  # noqa: E402
 from embeddb.learning.samples import Samples, samples_of  # noqa: E402
+from indexer.embed import embed  # noqa: E402
 from indexer.training.cost_model.encoder import (  # noqa: E402
     Encoder,
     Reading,
@@ -43,6 +46,8 @@ from indexer.training.cost_model.whole import (  # noqa: E402
     load_whole,
     train_whole,
 )
+from tuners.evaluation.bench import Bench  # noqa: E402
+from tuners.evaluation.evaluate import evaluate  # noqa: E402
 
 OP = Op.parse("spmm:32")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -274,6 +279,62 @@ def test_files_that_do_not_fit_are_refused(
         load_whole(file)
     with pytest.raises(UsageError, match="is named after it"):
         encoder_file(tmp_path / "my model.safetensors")
+
+
+def test_an_encoder_names_the_groups_whose_run_times_it_learned(
+    trained: tuple[Whole, Samples, StructureReader], tmp_path: Path
+) -> None:
+    whole, samples, reader = trained
+    file = encoder_file(saved(whole, tmp_path / "a.safetensors"))
+    assert learned_from(Scnn(file)) == {"g0", "g1", "g2", "g3"}
+    assert learned_from(StatsScnn(file)) == learned_from(Scnn(file))
+    reader.encoder.save(tmp_path / "drawn.safetensors", {"settings": {"method": "autoencoder"}})
+    assert not learned_from(Scnn(tmp_path / "drawn.safetensors"))
+    start = load_whole(tmp_path / "a.safetensors")
+    here = samples.take(np.flatnonzero(samples.groups != "g0"))
+    tuned = train_whole(here, brief(), start.encoder, reader.structures, start=start.model)
+    assert tuned.encoder.learned_from == {"g0", "g1", "g2", "g3"}  # of its start, too
+
+
+def test_an_encoder_that_does_not_name_them_is_not_installed(
+    trained: tuple[Whole, Samples, StructureReader], tmp_path: Path
+) -> None:
+    """One of an earlier version: held-out answers by it would be of matrices that it knows."""
+    file = tmp_path / "scnn@old.safetensors"
+    replace(trained[0].encoder, learned_from=None).save(file, {"settings": {"method": "run times"}})
+    with pytest.raises(ModelError, match="groups that its card does not name"):
+        Scnn(file)
+    plug = Scnn(file, name="scnn@old")  # its cost model reads it
+    assert learned_from(plug)
+    assert Encoder.load(file).learned_from is None
+
+
+def test_answers_are_not_judged_by_an_encoder_that_knows_them(
+    filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, file = shutil.copytree(filled, tmp_path / "runs.db"), tmp_path / "new.safetensors"
+    groups = frozenset(f"g{at}" for at in range(4))
+    drawn = Encoder.drawn(brief())
+
+    def knows(plug: Scnn, pattern: Pattern) -> np.ndarray:
+        return np.eye(plug.dim, dtype=np.float32)[winner(pattern)]
+
+    monkeypatch.setattr(Scnn, "embed", knows)
+    with Database.open(folder) as db:
+        for learned in (frozenset[str](), groups):
+            replace(drawn, learned_from=learned).save(file, {})
+            db.index.use_weights(file)
+            (partition,) = embed(db.index, again=True).partitions
+            bench = Bench(db.index, OP, "tiny")
+            assert ("scnn" in bench.vectors) == (not learned)
+            assert len(bench.counted) == 16 and not bench.biased
+        assert partition["featurizer"] == "stats"
+        bench = Bench(db.by_featurizer("scnn").index, OP, "tiny")
+        assert not bench.ready and bench.biased == groups
+        said = list[str]()
+        with pytest.raises(NothingFound):
+            evaluate(db.by_featurizer("scnn").index, note=said.append)
+        assert any("4 groups not judged" in line for line in said)
 
 
 # -- the command -------------------------------------------------------------------------------
