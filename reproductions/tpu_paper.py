@@ -111,8 +111,9 @@ def paper_recipe(task: str, name: str, hidden: int = 0, **spec: Any) -> Recipe:
 
 def judged(samples: list[KernelSample], how: KernelTraining, folder: Path) -> dict[str, Any]:
     """Train one model in a folder, where a stopped training goes on; its figures on what was held
-    out."""
-    train, valid = split(samples, how.by, how.seed)
+    out. Of the rest another part ends the training early, as in the paper's three sets."""
+    rest, tests = split(samples, how.by, how.seed)
+    train, valid = split(rest, how.by, how.seed)
     out = folder / f"{how.task}-{how.recipe.name}-{how.seed}.safetensors"
     network, fitted = fitted_network(train, valid, how, out, progress=lambda *_: None)
     forget(folder_of(out))
@@ -123,7 +124,7 @@ def judged(samples: list[KernelSample], how: KernelTraining, folder: Path) -> di
         "seed": how.seed,
         "epochs": fitted.epochs,
         "parameters": sum(p.numel() for p in network.parameters()),
-        **figures_of(how.task, valid, predictions_of(network, valid)),
+        **figures_of(how.task, tests, predictions_of(network, tests)),
     }
 
 

@@ -19,8 +19,9 @@ from tiled_kernels import fused_samples, tiled_samples  # noqa: E402
 from embeddb.core.errors import ModelError, UsageError  # noqa: E402
 from embeddb.tensors.encoding.features import graph_of, tile_rows  # noqa: E402
 from embeddb.tensors.encoding.predictor import NetworkSpec  # noqa: E402
-from indexer.training.tensors.fitting import KernelTraining, recipe  # noqa: E402
+from indexer.training.tensors.fitting import KernelTraining, fitted_network, recipe  # noqa: E402
 from indexer.training.tensors.network import TrainedNetwork, collate  # noqa: E402
+from reproductions import tpu_paper  # noqa: E402
 from reproductions.tpu_networks import GNNS, PLACES, REDUCTIONS, PaperNetwork, PaperSpec  # noqa: E402
 from reproductions.tpu_paper import judged, main, model_names, paper_recipe  # noqa: E402
 
@@ -97,6 +98,28 @@ def test_training_ranks_or_predicts(task: str, name: str, tmp_path: Path) -> Non
     row = judged(samples, KernelTraining(own, epochs=25, patience=25, kernels=4), tmp_path)
     assert row["tau"] > (0.4 if task == "tile" else 0.0)
     assert recipe(task).loss_name == ("hinge" if task == "tile" else "squared")
+
+
+def test_what_ends_the_training_is_not_what_it_is_judged_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[set[str]] = []
+
+    def fitted(train, valid, *rest, **named):  # type: ignore[no-untyped-def]
+        parts.extend({s.group for s in part} for part in (train, valid))
+        return fitted_network(train, valid, *rest, **named)
+
+    def figures(task, tests, predictions):  # type: ignore[no-untyped-def]
+        parts.append({s.group for s in tests})
+        return {}
+
+    monkeypatch.setattr(tpu_paper, "fitted_network", fitted)
+    monkeypatch.setattr(tpu_paper, "figures_of", figures)
+    own = paper_recipe("tile", "none-per-node", 8)
+    judged(tiled_samples(2), KernelTraining(own, epochs=1), tmp_path)
+    train, valid, tests = parts
+    assert train and valid and tests
+    assert not train & valid and not tests & (train | valid)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
