@@ -91,7 +91,7 @@ def ordering(
     """Ordered pair accuracy and Kendall's tau-b of scores float64[c] (lower is faster) against
     measured seconds float64[c]; pairs closer than the relative noise are left out of the first.
 
-    COGNATE, Section 4.2 (OPA, K-Tau). nan where fewer than two configurations are comparable.
+    COGNATE, Figure 6 (OPA, K-Tau). nan where fewer than two configurations are comparable.
     """
     from scipy.stats import kendalltau
 

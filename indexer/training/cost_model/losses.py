@@ -73,7 +73,7 @@ def figures(
     float64[k] for gains float64[k] of one matrix, over the pairs that count; None if no pair does.
     Of more than 512 configurations, evenly spaced ones are compared.
 
-    Source: COGNATE, Section 4.3, Figure 6.
+    Source: COGNATE, Figure 6.
     """
     step = -(-len(gains) // _MOST_COMPARED)
     s, g = scores[::step], gains[::step]
