@@ -53,9 +53,9 @@ SEEDS = (0, 1, 2)
 #: Those that learn nothing slow first.
 BEYOND = "analytical and trees"
 METHODS = ("analytical", "untiled", "static best", "nearest", "trees", BEYOND, "learned")
-#: Of a training: epochs that show each kernel about once, 1,920 batches of the kernels of
-#: `results/tiles.json`, which one core does in about four minutes.
-HIDDEN, EPOCHS, PATIENCE, KERNELS, TILES = 64, 16, 6, 16, 16
+#: Of a training: epochs that show each kernel about once. Those of `results/tiles.json` were 24 of
+#: 80 batches; these are about as many batches of the same kernels.
+HIDDEN, EPOCHS, PATIENCE, KERNELS, TILES = 64, 20, 6, 16, 16
 
 Floats = NDArray[np.float64]
 Scores = Sequence[Floats]
