@@ -100,6 +100,13 @@ def _road(nnz: int, rng: np.random.Generator) -> _Entries:
     return _mirrored(n, label[ends[:, 0]], label[ends[:, 1]])
 
 
+def _mesh_unordered(nnz: int, rng: np.random.Generator) -> _Entries:
+    """A mesh of a square whose nodes are numbered in no order."""
+    shape, rows, cols = _stencil(round((nnz / 9) ** 0.5), 2)
+    label = rng.permutation(shape[0])
+    return _Entries(shape, label[rows], label[cols])
+
+
 # -- graphs ----------------------------------------------------------------------------------------
 
 
@@ -130,6 +137,35 @@ def _communities(nnz: int, rng: np.random.Generator) -> _Entries:
         inside, rows // 64 * 64 + rng.integers(0, 64, rows.size), rng.integers(0, n, rows.size)
     )
     return _Entries((n, n), rows, cols)
+
+
+def _nearest(nnz: int, rng: np.random.Generator) -> _Entries:
+    """Each of many points in five dimensions with its ten nearest, numbered in no order."""
+    from scipy.spatial import cKDTree
+
+    n = nnz // 10
+    points = rng.normal(size=(n, 5)) + 4.0 * rng.normal(size=(40, 5))[rng.integers(0, 40, n)]
+    near = cKDTree(points).query(points, k=11)[1][:, 1:]
+    return _Entries((n, n), np.repeat(np.arange(n), 10), near.ravel().astype(np.int64))
+
+
+def _collaboration(nnz: int, rng: np.random.Generator) -> _Entries:
+    """People who wrote together: teams of two to five, mostly within a field of 60, numbered in no
+    order."""
+    n = nnz // 7
+    count = round(0.62 * n)
+    size = rng.integers(2, 6, count)
+    team = np.repeat(np.arange(count), size)
+    field = rng.integers(0, n // 60, count)[team]
+    inside = rng.random(team.size) < 0.95
+    colleague = 60 * field + rng.integers(0, 60, team.size)
+    person = np.where(inside, colleague, rng.integers(0, n, team.size))
+    # Everyone of a team with everyone of it: the members at each distance in the list of a team.
+    pairs = [(person[:-off], person[off:], team[:-off] == team[off:]) for off in range(1, 5)]
+    rows = np.concatenate([one[same] for one, _, same in pairs])
+    cols = np.concatenate([other[same] for _, other, same in pairs])
+    label = rng.permutation(n)
+    return _mirrored(n, label[rows], label[cols])
 
 
 def _power_rows(nnz: int, rng: np.random.Generator) -> _Entries:
@@ -252,16 +288,19 @@ FAMILIES: dict[str, _Make] = {
     "stencil-3d": lambda nnz, _: _stencil(round((nnz / 27) ** (1 / 3)) + 1, 3),
     "rmat": _rmat,
     "banded": _banded,
+    "nearest": _nearest,
     "tall": _tall,
     "blocks": _blocks,
     "uniform": _uniform,
     "staircase": _staircase,
     "road": _road,
+    "collaboration": _collaboration,
     "pruned": _pruned,
     "power-rows": _power_rows,
     "stencil-2d": lambda nnz, _: _stencil(round((nnz / 9) ** 0.5), 2),
     "communities": _communities,
     "block-diagonal": _block_diagonal,
+    "mesh-unordered": _mesh_unordered,
     "power-columns": _power_columns,
     "circuit": _circuit,
     "wide": _wide,

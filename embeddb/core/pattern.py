@@ -19,9 +19,9 @@ from embeddb.core.sizes import MAX_DIM, Sizes
 GENERATED = frozenset(
     f"generated-{family}"
     for family in (
-        *("arrow", "banded", "block-diagonal", "blocks", "circuit", "communities"),
-        *("power-columns", "power-rows", "pruned", "rmat", "road", "staircase"),
-        *("stencil-2d", "stencil-3d", "tall", "uniform", "wide"),
+        *("arrow", "banded", "block-diagonal", "blocks", "circuit", "collaboration"),
+        *("communities", "mesh-unordered", "nearest", "power-columns", "power-rows", "pruned"),
+        *("rmat", "road", "staircase", "stencil-2d", "stencil-3d", "tall", "uniform", "wide"),
     )
 )
 #: Rows processed together.
