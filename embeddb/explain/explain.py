@@ -32,7 +32,6 @@ from embeddb.explain.explanation import (
 )
 from embeddb.explain.quantities import QuantityView, quantity_views, stored_lengths
 from embeddb.explain.why import computed, why
-from embeddb.index.scopes import grown_instance
 from embeddb.platforms.machines import machine_words
 from embeddb.platforms.platform import Platform, builtin_platforms, default_of, load_platform
 from embeddb.ranking.order_reason import with_order_reasons, without_search
@@ -41,6 +40,7 @@ from embeddb.store import Store
 from embeddb.store.codec import RunRow
 from embeddb.store.models import ModelFacts, facts_of
 from embeddb.store.provenance import Provenance, Provenances
+from embeddb.store.versions import instance_at_latest
 
 #: Largest number of features by which the query differs from its neighbours.
 _MOST_DIFFERENCES = 6
@@ -192,7 +192,7 @@ def _neighbours(
     total = sum(near.weight for near in recommendation.neighbours) or 1.0
     for near in recommendation.neighbours:
         op = Op.parse(near.op or recommendation.evidence_op)
-        platform = platforms.setdefault(near.platform, grown_instance(store, near.platform))
+        platform = platforms.setdefault(near.platform, instance_at_latest(store, near.platform))
         pattern_id = store.resolve(near.pattern_id)
         info = store.pattern(pattern_id) or WorkloadInfo(id=pattern_id)
         runs = list(store.runs(near.platform, op, pattern_id))

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from embeddb.core.errors import UsageError
-from embeddb.index.scopes import grown
 from embeddb.platforms.machines import same_build
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
 from embeddb.store import RunTable, Store
+from embeddb.store.versions import at_latest
 
 #: Matrices, and runs of each, that are sampled to check that anything ran on an instance.
 _TRIED_PATTERNS, _TRIED_RUNS = 20, 50
 
 
 def platform_named(store: Store, text: str) -> Platform:
-    """The platform of an id in the store (`grown`), a built-in name, or a TOML file.
+    """The platform of an id in the store (`at_latest`), a built-in name, or a TOML file.
 
     A bare name stands for its only instance, not counting others of the same build and those where
     every run failed. Raises: UsageError if no instance or more than one has that name.
@@ -77,4 +77,4 @@ def _stored(store: Store, platform_id: str) -> Platform:
 
 
 def _latest(store: Store, platform_id: str) -> Platform:
-    return grown(store, [_stored(store, platform_id)])[0]
+    return at_latest(store, [_stored(store, platform_id)])[0]

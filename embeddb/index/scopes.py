@@ -19,7 +19,7 @@ from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.platforms.machines import Facts
 from embeddb.platforms.platform import Platform, default_of
 from embeddb.store import RunTable, Store
-from embeddb.store.merge_facts import extends
+from embeddb.store.versions import at_latest
 
 #: With fewer patterns measured at an op, other widths and value types of the kernel count as well.
 _ENOUGH_PATTERNS = 40
@@ -42,35 +42,12 @@ def scope_of(platform: Platform) -> str:
     return platform.name if platform.portable else platform.id
 
 
-def grown(store: Store, platforms: Sequence[Platform]) -> list[Platform]:
-    """Stored platforms, a portable one with the file of the latest version among its instances:
-    they answer together, so that all have one space and gains over one default."""
-    names = {platform.name for platform in platforms if platform.portable}
-    there = [i for i in store.platforms() if i.partition("@")[0] in names] if names else []
-    files = {one.text: one for i in there if (one := store.sound_platform(i)) and one.portable}
-    later = [one for one in files.values() if one.extends]
-    return [_grown(platform, later) for platform in platforms]
-
-
-def _grown(platform: Platform, later: Sequence[Platform]) -> Platform:
-    for one in later if platform.portable else ():
-        if one.name == platform.name and extends(one, platform):
-            platform = one.at(platform.instance, platform.environment)
-    return platform
-
-
-def grown_instance(store: Store, platform_id: str) -> Platform | None:
-    """`grown` for the platform of an id; None where it is not stored, or damaged."""
-    platform = store.sound_platform(platform_id)
-    return None if platform is None else grown(store, [platform])[0]
-
-
 def scopes(store: Store) -> list[Scope]:
     """Every scope with runs, by name and operation."""
     instances: dict[tuple[str, Op], tuple[Platform, list[str]]] = {}
     partitions = store.partitions()
     stored = {i: p for i in {t.platform for t in partitions} if (p := store.sound_platform(i))}
-    latest = dict(zip(stored, grown(store, list(stored.values())), strict=True))
+    latest = dict(zip(stored, at_latest(store, list(stored.values())), strict=True))
     for partition in partitions:
         if platform := latest.get(partition.platform):
             key = scope_of(platform), partition.op
@@ -175,7 +152,7 @@ def _rows(
         infos = {i: info for i in only if (info := store.pattern(i)) is not None}
     chunks: Iterable[tuple[str, list[Any]]]
     stored = [p for part in chosen if (p := store.platform(part.platform)) is not None]
-    for partition, platform in zip(chosen, grown(store, stored), strict=True):
+    for partition, platform in zip(chosen, at_latest(store, stored), strict=True):
         normal = store.usual_at(platform.id)
         ran, other = partition.op, "" if partition.op == op else str(partition.op)
         if only is None:

@@ -22,10 +22,11 @@ from embeddb.cost_model import Problem
 from embeddb.featurizers import Featurizer, learned_from
 from embeddb.featurizers.base import Joint
 from embeddb.index.run_matrix import FAILED_GAIN, RunMatrix
-from embeddb.index.scopes import grown, scope_of
+from embeddb.index.scopes import scope_of
 from embeddb.index.vote import votes
 from embeddb.platforms.platform import Platform, runner_for
 from embeddb.store.merge_facts import extends
+from embeddb.store.versions import at_latest
 
 if TYPE_CHECKING:
     from embeddb.index.lookup import Lookup
@@ -439,7 +440,7 @@ def samples_of_machines(
             f"portable platform, here are {len(instances)}",
             hint="leave out --every-machine, or index another machine's runs",
         )
-    [platform] = grown(db.store, [platform])
+    [platform] = at_latest(db.store, [platform])
     machines = [
         platform.at(one.instance, one.environment) if extends(platform, one) else one
         for one in map(db.platform, instances)

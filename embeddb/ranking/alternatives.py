@@ -18,7 +18,6 @@ from embeddb.core.records import WorkloadInfo
 from embeddb.core.timing import summarise_runs
 from embeddb.core.workload import Workload
 from embeddb.index.lookup import Lookup
-from embeddb.index.scopes import grown_instance
 from embeddb.platforms.platform import Platform, default_of
 from embeddb.ranking.answers import keep
 from embeddb.ranking.build import build_query
@@ -28,6 +27,7 @@ from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import posterior_of
 from embeddb.ranking.rankers.choose import Rankers
 from embeddb.ranking.recommendation import Diagnostics, NextRun, Recommendation, SimplerAnswer
+from embeddb.store.versions import instance_at_latest
 
 Floats = NDArray[np.float64]
 #: Adds to the diagnostics of an answer.
@@ -56,7 +56,7 @@ def nearest_run(lookup: Lookup, query: Query) -> NearestRun | None:
     carried = (one for one in query.vote.transfers if one.pattern_id == near.pattern_id)
     if (fastest := next(carried, None)) is not None:
         return NearestRun(Config(fastest.config), fastest.gain)
-    platform, op = grown_instance(store, near.platform), Op.parse(near.op or str(query.op))
+    platform, op = instance_at_latest(store, near.platform), Op.parse(near.op or str(query.op))
     if platform is None:
         return None
     timings = summarise_runs(

@@ -15,7 +15,7 @@ from embeddb.core.config import Op
 from embeddb.core.kinds import operation_of
 from embeddb.core.wording import counted, many_of, one_of, plural, share, shown
 from embeddb.index.guards import GOOD
-from embeddb.index.scopes import grown_instance
+from embeddb.store.versions import instance_at_latest
 from embeddb.ui.report import commands
 from embeddb.ui.report.scopes import is_shared
 
@@ -194,7 +194,7 @@ class _Finder:
     def kernels(self) -> Iterator[Gap]:
         ran = {(s.platform, Op.parse(s.op).name) for s in self._scopes}
         for s in {s.platform: s for s in self._scopes}.values():
-            platform = grown_instance(self._db.store, s.instances[0])
+            platform = instance_at_latest(self._db.store, s.instances[0])
             for kernel in platform.ops if platform else ():
                 if (s.platform, kernel) not in ran:
                     op = operation_of(kernel)[0].example()
@@ -209,7 +209,7 @@ class _Finder:
         """Patterns, or pairs of pattern and machine, whose default was not measured, so that gains
         are unknown."""
         for s in self._scopes:
-            platform = grown_instance(self._db.store, s.instances[0])
+            platform = instance_at_latest(self._db.store, s.instances[0])
             if not s.without_default or s.winners_only or platform is None:
                 continue
             command = commands.the_default(self._place, platform, s.platform, s.op)

@@ -23,8 +23,9 @@ from embeddb.core.timing import summarise_runs
 from embeddb.core.wording import many_of, value_text
 from embeddb.index.large import read_sample
 from embeddb.index.run_matrix import Extent, MatrixRow, RunMatrix, join
-from embeddb.index.scopes import Scope, grown, scope_partitions
+from embeddb.index.scopes import Scope, scope_partitions
 from embeddb.platforms.platform import default_of
+from embeddb.store.versions import at_latest
 from indexer.coverage import Coverage
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def scope_facts(
     partitions = scope_partitions(db.store, op, scope.name)
     # A scope is made of platforms that are there.
     stored = [p for t in partitions if (p := db.store.sound_platform(t.platform)) is not None]
-    members = list(zip(partitions, grown(db.store, stored), strict=True))
+    members = list(zip(partitions, at_latest(db.store, stored), strict=True))
     only = read_sample(coverage.ids)
     tally = _Tally(progress)
     winners_only = any(bool(where.traits.get("winners_only")) for _, where in members)
