@@ -9,6 +9,7 @@ A page holds `<!-- table: NAME -->`, the table, and `<!-- end -->`.
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -150,13 +151,16 @@ def _every_machine(data: Any) -> Table:
         "best fixed of others": "best fixed, others",
     }
     counts = (0, 1, 2, 5, 10, 20, 52)
-    lines = [["operation", "local matrices", *names.values()]]
+    lines = [["operation", "local matrices", *names.values(), "predicted gain off by"]]
     for op, by_machine in data["ops"].items():
         for rows in (*(f"{n} local" for n in counts), "trained here, too"):
             machines = [m for m in by_machine.values() if f"answer, {rows}" in m]
             if machines:
                 every = [[m.get(name.format(rows)) for m in machines] for name in names]
-                lines.append([op, _local(rows, len(machines)), *map(_mean_share, every)])
+                off = [abs(math.log(answer[2])) for answer in every[0]]
+                shares = map(_mean_share, every)
+                error = f"{math.expm1(sum(off) / len(off)):.0%}, at most {math.expm1(max(off)):.0%}"
+                lines.append([op, _local(rows, len(machines)), *shares, error])
     return lines
 
 
