@@ -94,6 +94,8 @@ def _learned(
     """None if the runs do not fit the platform's present space, or too few are usable."""
     try:
         samples = own_samples(lookup, partition, platform, op)
+        if not samples.rows:  # no matrix has a vector that was not learned from these runs
+            return None
         from embeddb.learning.process import expected_figures, learn
 
         model = learn(samples, process_card(samples, stamp=stamp))

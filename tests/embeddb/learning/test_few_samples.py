@@ -174,6 +174,11 @@ def test_vectors_that_these_runs_taught_are_not_learned_from(
     assert samples.vectors.tolist() == [raw[row.pattern_id] for row in samples.rows]
     tower.learned_from = frozenset({"of other matrices"})
     assert few_samples.own_samples(index, other, platform, OP).featurizer == "learned"  # type: ignore[arg-type]  # as above
+    # Imported features may be of the learned one alone.
+    tower.learned_from = frozenset({"g3"})
+    monkeypatch.setattr(type(index.store.vectors), "get", lambda *_, **__: {})
+    monkeypatch.setattr(type(index.models), "learned", lambda *_: None)
+    assert few_samples.learned_model(index, other, platform, OP) is None  # type: ignore[arg-type]  # as above
 
 
 def test_further_runs_are_learned_from(place: Path) -> None:
