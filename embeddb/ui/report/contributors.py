@@ -19,6 +19,7 @@ from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.timing import TimingSummary, summarise_runs
 from embeddb.platforms.platform import default_of
 from embeddb.store.provenance import runs_by_source
+from embeddb.store.versions import instance_at_latest
 
 if TYPE_CHECKING:
     from embeddb.core.records import Run
@@ -172,7 +173,7 @@ def contributors_of(
 
 
 def _summed(db: Database, part: RunTable, infos: Mapping[str, WorkloadInfo]) -> dict[int, Brought]:
-    platform = db.store.sound_platform(part.platform)
+    platform = instance_at_latest(db.store, part.platform)
     if platform is None:
         return {}
     sums: dict[int, _Sum] = {}

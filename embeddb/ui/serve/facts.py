@@ -22,6 +22,7 @@ from embeddb.core.timing import TimingSummary, summarise_runs
 from embeddb.index.scopes import Scope
 from embeddb.platforms.machines import described
 from embeddb.platforms.platform import Platform, default_of
+from embeddb.store.versions import instance_at_latest
 from embeddb.ui.serve.app_state import AnswerHead, AppState
 from indexer.coverage import Coverage
 
@@ -42,17 +43,18 @@ def curve(
 
 
 def side(state: AppState, info: WorkloadInfo, platform: str, op: Op) -> dict[str, Any]:
-    """Summary of one matrix on one platform. Gains are factors over its own default.
+    """Summary of one matrix on one platform. Gains are factors over the default there.
 
     Raises: NothingFound if the platform is unknown.
     """
-    stored = state.db.store.platform(platform)
+    store = state.db.store
+    stored = state.cache.get(("latest", platform), lambda: instance_at_latest(store, platform))
     if stored is None:
         raise NothingFound(f"no platform {platform[:80]!r} here")
     timings = curve(state, info, platform, op)
     ok = {config: c for config, c in timings.items() if math.isfinite(c.seconds)}
     best = min(ok, key=lambda config: (ok[config].seconds, config.json), default=None)
-    default = default_of(stored, op, state.db.store.workload_or_info(info))
+    default = default_of(stored, op, store.workload_or_info(info))
     base = ok[default].seconds if default in ok else None
     quickest = None if best is None else ok[best].seconds
     return {

@@ -21,6 +21,7 @@ from embeddb.core.timing import summarise_runs
 from embeddb.core.wording import duration, many_of, one_of, plural
 from embeddb.index.scopes import scope_of, scope_partitions
 from embeddb.platforms.platform import default_of
+from embeddb.store.versions import at_latest
 from embeddb.ui import draw
 from embeddb.ui.cli import option
 from embeddb.ui.cli.arguments import eval_rows, open_database
@@ -390,11 +391,12 @@ def _measured_on(
     db: Database, partition: RunTable, pattern_id: str
 ) -> tuple[draw.Line, dict[str, Any]] | None:
     """The curve of one pattern on one platform, and its figures; None without runs."""
-    op, where = partition.op, db.store.platform(partition.platform)
+    op, stored = partition.op, db.store.platform(partition.platform)
     runs = db.store.runs(partition.platform, op, pattern_id)
     curve = summarise_runs(runs, db.store.usual_at(partition.platform))
-    if not curve or where is None:
+    if not curve or stored is None:
         return None
+    [where] = at_latest(db.store, [stored])
     info = db.store.pattern(pattern_id) or WorkloadInfo(id=pattern_id)
     default = default_of(where, op, db.store.workload_or_info(info))
     timed = [(c.seconds, config) for config, c in curve.items() if math.isfinite(c.seconds)]
