@@ -21,7 +21,7 @@ from embeddb.index.lookup import Lookup
 from embeddb.matrix_files import matrix_files, read_pattern
 from embeddb.platforms.check import check_platform
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform
-from embeddb.store.merge_facts import extends
+from embeddb.store.merge_facts import latest
 from indexer.coverage import Question, example, scope_states
 from indexer.embed import EmbedReport, adopt_stubs, embed
 from indexer.ingest import IngestReport, ingest
@@ -159,10 +159,9 @@ def platform_of_runs(db: Lookup | None, platform: Platform | str | None) -> Plat
         return load_platform(platform)
     if platform in stored:
         return db.store.platform(platform)
-    latest, *others = (db.platform(i) for i in stored)
-    for one in others:
-        latest = one if extends(one, latest) else latest
-    return latest.at("")
+    sound = [one for i in stored if (one := db.store.sound_platform(i)) is not None]
+    first = sound[0] if sound else db.platform(stored[0])
+    return latest([first], sound)[0].at("")
 
 
 def _platform_problems(platform: Platform | str | None) -> list[str]:

@@ -192,7 +192,9 @@ def _neighbours(
     total = sum(near.weight for near in recommendation.neighbours) or 1.0
     for near in recommendation.neighbours:
         op = Op.parse(near.op or recommendation.evidence_op)
-        platform = platforms.setdefault(near.platform, instance_at_latest(store, near.platform))
+        if near.platform not in platforms:
+            platforms[near.platform] = instance_at_latest(store, near.platform)
+        platform = platforms[near.platform]
         pattern_id = store.resolve(near.pattern_id)
         info = store.pattern(pattern_id) or WorkloadInfo(id=pattern_id)
         runs = list(store.runs(near.platform, op, pattern_id))

@@ -148,6 +148,10 @@ class Txn(Protocol):
         """Pairs whose key starts with `prefix`, ascending. Do not write to `table` meanwhile."""
         ...
 
+    def scan_sound(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Pairs of `scan`, except those whose value is damaged."""
+        return self.scan(table, prefix)
+
     def count(self, table: str) -> int: ...
 
     def count_under(self, table: str, prefix: bytes) -> int:
@@ -164,6 +168,11 @@ class SealedTxn(Txn, Protocol):
     def scan(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         for key, raw in self.raw(table, prefix):
             yield key, unsealed(table, key, raw)
+
+    def scan_sound(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        for key, raw in self.raw(table, prefix):
+            if _seal(key, raw[:-4]) == raw[-4:]:
+                yield key, raw[:-4]
 
     def count_under(self, table: str, prefix: bytes) -> int:
         return sum(1 for _ in self.raw(table, prefix))

@@ -242,6 +242,20 @@ def extends(later: Platform, earlier: Platform) -> bool:
     return earlier.version in later.extends and earlier.version != later.version
 
 
+def latest(platforms: Iterable[Platform], files: Iterable[Platform]) -> list[Platform]:
+    """Platforms with the latest versions of their files among some, each of which may extend
+    another, in any order."""
+    later = list({one.text: one for one in files if one.extends}.values())
+    return [_latest(platform, later * len(later)) for platform in platforms]
+
+
+def _latest(platform: Platform, later: Sequence[Platform]) -> Platform:
+    for one in later:
+        if one.name == platform.name and extends(one, platform):
+            platform = one.at(platform.instance, platform.environment)
+    return platform
+
+
 def is_builtin(platform: Platform) -> bool:
     """True if a platform has the file that ships, not an edited or an earlier one."""
     name = platform.name

@@ -13,6 +13,7 @@ from embeddb.core.errors import StoreCorrupt
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.store import codec, tables
 from embeddb.store.engine import Txn, raise_generation
+from embeddb.store.merge_facts import latest
 
 
 class _StoredPlatform(msgspec.Struct, frozen=True):
@@ -32,24 +33,33 @@ def write_platform(txn: Txn, platform_id: str, text: str, facts: Mapping[str, st
     txn.put("platform", key, value)
 
 
+def instances_of(txn: Txn, name: str) -> dict[str, Platform]:
+    """Each instance of a platform by its id, except damaged ones."""
+    sound = dict[str, Platform]()
+    for key, raw in txn.scan_sound("platform", name.encode()):
+        own = key.decode(errors="replace")
+        if own.partition("@")[0] == name:
+            with suppress(StoreCorrupt):
+                sound[own] = read_platform(own, raw)
+    return sound
+
+
 def _rebased(txn: Txn, platform_id: str, later: Platform) -> list[bytes]:
-    """Keys in `member` of the workloads whose gains will be over another default, as that of the
-    latest version counts for all instances: those of an earlier version's runs."""
+    """Keys in `member` of the workloads whose gains will be over another default: those of the
+    instance, and of all that read a portable platform by its latest version."""
     if not later.extends:
         return []
-    earlier = dict[str, Platform]()
-    for key, raw in txn.scan("platform"):
-        if (own := key.decode(errors="replace")).partition("@")[0] == later.name:
-            with suppress(StoreCorrupt):
-                earlier[own] = read_platform(own, raw)
-    if any(one.version == later.version for one in earlier.values()):
-        # The others' gains are over its default already.
-        earlier = {own: one for own, one in earlier.items() if own == platform_id}
+    before = instances_of(txn, later.name)
+    if not later.portable:
+        before = {own: one for own, one in before.items() if own == platform_id}
+    after = {**before, platform_id: later}
+    read, reads = (latest([of[own] for own in before], of.values()) for of in (before, after))
+    changed = dict(zip(before, zip(read, reads, strict=True), strict=True))
     return [
         member
         for key, number in list(txn.scan("partition"))
-        if (before := earlier.get((place := codec.decode_partition(key, number))[1])) is not None
-        and _other_default(before, later, place[0])
+        if (pair := changed.get((place := codec.decode_partition(key, number))[1])) is not None
+        and _other_default(*pair, place[0])
         for member, _ in txn.scan("member", number)
     ]
 
@@ -66,9 +76,10 @@ def platform_in(txn: Txn, platform_id: str) -> Platform | None:
     return None if raw is None else read_platform(platform_id, raw)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def read_platform(platform_id: str, raw: bytes) -> Platform:
-    """Parse a platform's file, cached: it costs more than everything else in a query."""
+    """Parse a platform's file, cached: it costs more than everything else in a query, which reads
+    all instances of a portable platform."""
     stored = _stored_platform(platform_id, raw)
     with tables.reading(f"platform {platform_id}"):
         platform = _parsed(stored.text)

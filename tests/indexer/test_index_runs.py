@@ -16,6 +16,7 @@ from scipy.io import mmwrite
 
 from embeddb.core.errors import MatrixError, PlatformError, ReaderError, UsageError
 from embeddb.database import Database
+from embeddb.platforms.platform import parse_platform
 from indexer.index_runs import index_runs, platform_of_runs
 from indexer.readers.base.row import ReadOptions
 
@@ -160,3 +161,9 @@ def test_an_instance_in_the_database_is_taken_only_if_it_is_named() -> None:
     named = platform_of_runs(db.index, "tiny@dev")
     assert named is not None and named.instance == "dev"
     assert platform_of_runs(db.index, "") is None and platform_of_runs(None, None) is None
+    for instance, version, extends in (("f", "2", "1"), ("e", "3", "2")):
+        further = f'version = "{version}"\nextends = ["{extends}"]'
+        later = parse_platform(tiny().text.replace('version = "1"', further))
+        db.store.put_platform(later.at(instance))
+    latest = platform_of_runs(db.index, "tiny")
+    assert latest is not None and (latest.version, latest.instance) == ("3", "")

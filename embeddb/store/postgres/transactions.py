@@ -172,6 +172,10 @@ class WriteTxn(ReadTxn):
         self._send(table)
         return super().scan(table, prefix)
 
+    def scan_sound(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        self._send(table)
+        return super().scan_sound(table, prefix)
+
     def count(self, table: str) -> int:
         self._send(table)
         stored = self._stored(table)

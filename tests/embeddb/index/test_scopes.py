@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import lmdb
 import pytest
 from builders import OP, band, by_law, fill, patterns, runs_of, tiny
 
 from embeddb.core.config import Op
+from embeddb.core.errors import StoreCorrupt
 from embeddb.core.pattern import Pattern
 from embeddb.database import Database
 from embeddb.index.answer_index import AnswerIndex
@@ -81,12 +85,14 @@ def test_where_no_width_has_enough_they_answer_together() -> None:
     assert partition is not None and partition.op == WIDE
 
 
-def later_version(platform: Platform) -> Platform:
+def later_version(
+    platform: Platform, version: str = "2", extends: str = '"1"', default: str = "d"
+) -> Platform:
     """A version of a platform with another default and a further value."""
-    text = platform.text.replace('version = "1"', 'version = "2"\nextends = ["1"]')
-    return parse_platform(
-        text.replace('variant = "a"', 'variant = "d"').replace(' "d"]', ' "d", "e"]')
-    )
+    text = platform.text.replace(
+        'version = "1"', f'version = "{version}"\nextends = [{extends}]'
+    ).replace('variant = "a"', f'variant = "{default}"')
+    return parse_platform(text.replace(' "d"]', ' "d", "e"]'))
 
 
 def default_times(index: AnswerIndex, among: list[Pattern], variant: int) -> list[float]:
@@ -111,3 +117,48 @@ def test_gains_are_over_the_default_of_the_latest_version(portable: bool) -> Non
     changed = db.index.answering(OP, named)
     assert changed is not None and len(changed.evidence.rows) == len(known) + 1
     assert all(changed.evidence.default_s == default_times(changed, [one, *known], 3))
+
+
+def test_gains_are_over_a_default_that_a_third_version_takes_back() -> None:
+    first = tiny(name="kind", portable=True)
+    db, (one, *known) = Database.in_memory(), patterns()
+    fill(db, first.at("a"), known)
+    for later, variant in (
+        (later_version(first), 3),
+        (later_version(first, "3", '"1", "2"', default="a"), 0),
+    ):
+        db.index.record(runs_of(one, later.at("b")), one, later.at("b"))
+        answering = db.index.answering(OP, first.at("a"))
+        assert answering is not None
+        assert all(answering.evidence.default_s == default_times(answering, [one, *known], variant))
+
+
+@pytest.mark.parametrize("instances", ["abc", "cba", "bca"])
+def test_a_version_of_a_version_is_the_latest_in_any_order(instances: str) -> None:
+    first = tiny(name="kind", portable=True)
+    versions = (first, later_version(first), later_version(first, "3", '"2"'))
+    db = Database.in_memory()
+    for instance, version in zip(instances, versions, strict=True):
+        db.store.put_platform(version.at(instance))
+    assert {db.platform(f"kind@{i}").version for i in instances} == {"3"}
+
+
+def test_a_damaged_instance_does_not_keep_others_from_answers(tmp_path: Path) -> None:
+    first = tiny(name="kind", portable=True)
+    with Database.create(tmp_path / "db") as db:
+        fill(db, first.at("a"), patterns())
+        db.store.put_platform(first.at("b"))
+    with lmdb.open(str(tmp_path / "db"), max_dbs=64) as env, env.begin(write=True) as txn:
+        table = env.open_db(b"platform", txn=txn)
+        value = txn.get(b"kind@b", db=table)
+        txn.put(b"kind@b", value[:-1] + bytes([value[-1] ^ 1]), db=table)
+    with Database.open(tmp_path / "db") as db:
+        with pytest.raises(StoreCorrupt):
+            db.store.platform("kind@b")
+        assert [s.instances for s in scopes(db.store)] == [("kind@a",)]
+        answer = db.query(patterns()[0], platform=first.at("a"), op=OP)
+        assert db.explain(answer).neighbours
+        # Runs of a later version are stored, too.
+        later = later_version(first).at("c")
+        assert db.store.put_platform(later) == []
+        assert scopes(db.store)[0].platform.version == "2"
