@@ -126,9 +126,10 @@ def answer_by(name: str, query: Query, count: int) -> RankedCandidates:
         one = one_of(query.op.kind)
         raise NothingFound(f"the tuner {name} proposes nothing for this {one}")
     if tuner_class(name) in (RankTuner, SearchTuner) and not query.prediction.configs:
+        train = "`embeddb train costmodel` trains one; " if query.op.workload.learned else ""
         raise NothingFound(
             f"the tuner {name} has no cost model of {query.op} on {query.platform.id}",
-            hint="`embeddb train costmodel` trains one; without --tuner other evidence answers",
+            hint=f"{train}without --tuner other evidence answers",
         )
     unjudged = (
         f"the tuner {name} ranked, and how good its answers are was not judged here: "

@@ -85,13 +85,22 @@ def test_the_nest_the_answer_and_the_way_there(
     assert sum(x.startswith("transferred from") for x in lines) == min(len(own), 2)
 
 
-@pytest.mark.parametrize("tuner", ["static-best", "transfer", "random", "default", "rank"])
+@pytest.mark.parametrize("tuner", ["static-best", "transfer", "random", "default"])
 def test_every_tuner_answers(
     db: str, nest_file: str, tuner: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_verb(["query", db, nest_file, *ASK, "--tuner", tuner, "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert made["tuner"] == tuner and made["candidates"]
+
+
+def test_the_tuner_of_a_cost_model_says_that_there_is_none(
+    db: str, nest_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_verb(["query", db, nest_file, *ASK, "--tuner", "rank"]) == 3
+    said = capsys.readouterr().err
+    assert "the tuner rank has no cost model of" in said and "without --tuner" in said
+    assert "train costmodel" not in said, "it is for matrices"
 
 
 def test_names_of_strangers_do_no_harm(db: str, capsys: pytest.CaptureFixture[str]) -> None:
