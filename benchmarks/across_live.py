@@ -7,7 +7,7 @@ default and the best fixed schedule of each database are measured in three shuff
 judged by the best of all that ran (so shares flatter where few proposals differ); what is fastest
 in one round, judged by the others, is the ceiling. Every database
 must know the same platform, `cpu`; answers are those of `embeddb query`, or with a TUNER those of
-`--tuner`. The matrices are drawn; `--skip` leaves out the first of them, by which a rule was found.
+`--tuner`. The matrices are drawn; `--skip` leaves out the first of them, by which a rule was found, and `--sizes` takes others.
 With `--own DATABASE` its runs of this machine, and nothing else, give five fixed configurations and
 five by a stock tree ensemble.
 """
@@ -19,7 +19,7 @@ import csv
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,6 @@ from indexer.runners.base import RunOptions
 from tuners.by_name import answerer
 
 _ROUNDS = 3
-_SIZES = (60_000, 1_000_000)
 #: Share of a machine's matrices on which a fixed configuration ran.
 _EVERYWHERE = 0.5
 
@@ -56,6 +55,7 @@ def main() -> None:
     parser.add_argument("--op", action="append", default=[])
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--skip", type=int, default=0)
+    parser.add_argument("--sizes", type=int, nargs=2, default=(60_000, 1_000_000))
     parser.add_argument("--own", metavar="DATABASE")
     asked = parser.parse_args()
     named = dict(text.split("=", 1) for text in asked.databases)
@@ -63,7 +63,7 @@ def main() -> None:
     opened = {label: Database.open(of[0], readonly=True) for label, of in places.items()}
     answerers = {label: answerer(of[2]) for label, of in places.items()}
     ops = [Op.parse(text) for text in asked.op or ["spmm:32", "spmm:128", "spmv"]]
-    drawn = _held_out(asked.matrices, asked.manifest, list(opened.values()))
+    drawn = _held_out(asked.matrices, asked.manifest, list(opened.values()), asked.sizes)
     patterns = drawn[asked.skip : asked.skip + asked.count]
     runner = runner_for(load_platform("cpu"))
     here = runner.platform()
@@ -85,7 +85,9 @@ def main() -> None:
         asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def _held_out(folder: Path, manifest: Path, opened: list[Database]) -> list[Pattern]:
+def _held_out(
+    folder: Path, manifest: Path, opened: list[Database], sizes: Sequence[int]
+) -> list[Pattern]:
     """One matrix of each family that no database measured on this platform's newest instance, in an
     order that is drawn."""
     with manifest.open(newline="", encoding="utf-8") as lines:
@@ -97,7 +99,7 @@ def _held_out(folder: Path, manifest: Path, opened: list[Database]) -> list[Patt
     found: dict[str, Pattern] = {}
     for row in sorted(rows, key=lambda r: r["name"]):
         file = folder / f"{row['name']}.npz"
-        small, large = _SIZES
+        small, large = sizes
         fits = small <= int(row["nnz"]) <= large
         if fits and row["family"] not in families | found.keys() and file.exists():
             found[row["family"]] = read_pattern(file, name=row["name"], group=row["family"])
