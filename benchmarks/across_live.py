@@ -7,7 +7,8 @@ default and the best fixed schedule of each database are measured in three shuff
 judged by the best of all that ran (so shares flatter where few proposals differ); what is fastest
 in one round, judged by the others, is the ceiling. Every database
 must know the same platform, `cpu`; answers are those of `embeddb query`, or with a TUNER those of
-`--tuner`. The matrices are drawn; `--skip` leaves out the first of them, by which a rule was found, and `--sizes` takes others.
+`--tuner`. The matrices are drawn; `--skip` leaves out the first of them, by which a rule was found,
+and `--sizes` takes those with so many nonzeros, also of families that other machines ran.
 With `--own DATABASE` its runs of this machine, and nothing else, give five fixed configurations and
 five by a stock tree ensemble.
 """

@@ -101,7 +101,7 @@ def _road(nnz: int, rng: np.random.Generator) -> _Entries:
 
 
 def _mesh_unordered(nnz: int, rng: np.random.Generator) -> _Entries:
-    """A mesh of a square whose nodes are numbered in no order."""
+    """A mesh of a square, its nodes in random order."""
     shape, rows, cols = _stencil(round((nnz / 9) ** 0.5), 2)
     label = rng.permutation(shape[0])
     return _Entries(shape, label[rows], label[cols])
@@ -140,7 +140,7 @@ def _communities(nnz: int, rng: np.random.Generator) -> _Entries:
 
 
 def _nearest(nnz: int, rng: np.random.Generator) -> _Entries:
-    """Each of many points in five dimensions with its ten nearest, numbered in no order."""
+    """The ten nearest neighbours of points in five dimensions, the points in random order."""
     from scipy.spatial import cKDTree
 
     n = nnz // 10
@@ -150,7 +150,7 @@ def _nearest(nnz: int, rng: np.random.Generator) -> _Entries:
 
 
 def _collaboration(nnz: int, rng: np.random.Generator) -> _Entries:
-    """People who wrote together: teams of two to five, mostly within a field of 60, numbered in no
+    """A collaboration graph: cliques of two to five people, mostly of one field of 60, in random
     order."""
     n = nnz // 7
     count = round(0.62 * n)

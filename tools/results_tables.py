@@ -106,6 +106,25 @@ def _libraries(data: Any) -> Table:
     return lines
 
 
+@table("live-families", "calibrate_families")
+def _live_families(data: Any) -> Table:
+    names = {
+        "zero-shot": "nothing measured here",
+        "17 families": "`calibrate`, 17 families",
+        "20 families": "20 families",
+        "fixed, own runs": "best fixed, runs of the 20",
+        "stock trees, own runs": "stock trees, runs of the 20",
+        "52 matrices": "52 matrices",
+        "fastest of one round": "fastest of one round",
+    }
+    lines = [["operation", "families", *names.values()]]
+    for which, ops in data["families"].items():
+        for op, rows in ops.items():
+            shares = (f"{rows[n]['of_best@1']:.3f} / {rows[n]['of_best@5']:.3f}" for n in names)
+            lines.append([op, f"{rows['zero-shot']['matrices']} {which}", *shares])
+    return lines
+
+
 @table("live", "across_zen5")
 @table("live-xeon", "across_emerald")
 @table("live-zen3", "across_zen3")

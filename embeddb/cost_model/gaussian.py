@@ -315,7 +315,7 @@ def _exponents(one: Floats, other: Floats) -> Floats:
     left = np.column_stack([one, -0.5 * (one**2).sum(axis=1), np.ones(len(one))])
     right = np.column_stack([other, np.ones(len(other)), -0.5 * (other**2).sum(axis=1)])
     product: Floats = left @ right.T
-    # Of equal rows rounding leaves a rest of either sign, as large as the squares.
+    # For equal rows rounding leaves a remainder of either sign, which grows with the squares.
     return np.minimum(product, 0.0, out=product)
 
 

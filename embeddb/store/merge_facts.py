@@ -243,8 +243,8 @@ def extends(later: Platform, earlier: Platform) -> bool:
 
 
 def latest(platforms: Iterable[Platform], files: Iterable[Platform]) -> list[Platform]:
-    """Platforms with the latest versions of their files among some, each of which may extend
-    another, in any order."""
+    """The platforms, each with the file of the latest version among `files` that extends its own,
+    directly or through others."""
     later = list({one.text: one for one in files if one.extends}.values())
     return [_latest(platform, later * len(later)) for platform in platforms]
 

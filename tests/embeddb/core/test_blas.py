@@ -45,8 +45,8 @@ print(set(own()))
 """
     env = {**os.environ, "OPENBLAS_NUM_THREADS": "2"}
     command = [sys.executable, "-c", code]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
-    assert told.stdout.splitlines() == ["{1, 2}", "True {1}", "{1}", "{2}"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert result.stdout.splitlines() == ["{1, 2}", "True {1}", "{1}", "{2}"]
 
 
 def test_overlapping_uses_of_threads_leave_nothing_behind() -> None:
