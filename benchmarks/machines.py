@@ -7,10 +7,12 @@ of the families is asked about on one machine; the other half teaches: on all ot
 local runs, here. Shares of the fastest run of a matrix, of the first answer and the best of five,
 by the code that answers queries, but for the model's threshold, among the configurations that ran
 on the matrix. The model is one forest of all other machines' runs and of the local ones, which
-count more, as `calibrate` trains it; `before learning` are answers by a forest of the others' runs
-alone (what `train --every-machine` makes is the mean of forests that leave out a machine each), and
-`trained here, too` those of one for which all local runs count as others' do. The third figure of
-a method that predicts gains over the default is the predicted one as a share of the true one.
+count more, as `calibrate` trains it, combined with a process of the local runs where there are
+enough; `without the process` is the forest alone. `before learning` are answers by a forest of the
+others' runs alone (what `train --every-machine` makes is the mean of forests that leave out a
+machine each), and `trained here, too` those of one for which all local runs count as others' do.
+The third figure of a method that predicts gains over the default is the predicted one as a share of
+the true one.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ import numpy as np
 from machine import about
 
 from embeddb.core.config import Config, Op
-from embeddb.cost_model.encoders.inputs import TreeTable
+from embeddb.cost_model import Problem
+from embeddb.cost_model.combined import Combined
+from embeddb.cost_model.encoders.inputs import ConfigColumns, TreeTable
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.index.answer_index import AnswerIndex
@@ -39,13 +43,14 @@ from embeddb.learning.process import learn
 from embeddb.learning.samples import Samples, join, samples_of_machines
 from embeddb.platforms.machines import display_name
 from embeddb.ranking.fallback import answer
-from embeddb.ranking.prediction import Scorer
+from embeddb.ranking.prediction import Scorer, correlate_of
 from embeddb.ranking.query import Query
 from indexer.training.cost_model import trees
 from indexer.training.cost_model.local import JOINED_WEIGHT, OWN_WEIGHT
 from indexer.training.cost_model.machines import machine_of, mean_facts
 from indexer.training.cost_model.settings import forest
 from indexer.training.cost_model.train import tree_card
+from indexer.training.cost_model.trees import levelled
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import judge
 from tuners.evaluation.learned import MACHINES_WEIGHT
@@ -178,12 +183,18 @@ def _half(runs: Runs, asked: np.ndarray, local: np.ndarray, others: np.ndarray) 
         own = samples.take(here).thinned(PER_ROW, 0)
         learned = _with_own(known, own) if count else model
         weight = JOINED_WEIGHT if count else MACHINES_WEIGHT
-        yield from _answered(runs, asked, given, learned, f"{count} local", weight)
+        process = _process(own) if count else None
+        yield from _answered(runs, asked, given, learned, f"{count} local", weight, process)
         if count:
             yield from _joined(
                 runs, asked, given, model, f"before learning, {count} local", MACHINES_WEIGHT
             )
-            yield from _by_local(runs, asked, own, count)
+            yield from _scored(runs, asked, f"best fixed of {count} local", fixed(own))
+        if process is not None:
+            without = f"without the process, {count} local"
+            yield from _joined(runs, asked, given, learned, without, weight)
+            yield from _scored(runs, asked, f"process, {count} local alone", process)
+            yield from _scored(runs, asked, f"stock trees, {count} local alone", _stock(own))
     both = np.concatenate([others, local])
     model = forest_of(samples.take(both).thinned(PER_ROW, 0))
     yield from _answered(runs, asked, runs.index(both), model, "trained here, too", MACHINES_WEIGHT)
@@ -196,54 +207,68 @@ def _with_own(known: Samples, own: Samples) -> CostModel:
     return forest_of(both, weight)
 
 
-def _by_local(runs: Runs, asked: np.ndarray, here: Samples, count: int) -> Shares:
-    """Shares of the best fixed set and the process of the local samples."""
-    yield from _scored(runs, asked, f"best fixed of {count} local", fixed(here))
+def _process(here: Samples) -> CostModel | None:
+    """The process that a query learns from local samples; None where there are too few."""
     if len(here.gain) < LEAST_RUNS or np.unique(here.groups).size < LEAST_GROUPS:
-        return
-    process = learn(here, process_card(here))
-    yield from _scored(runs, asked, f"process, {count} local alone", process)
+        return None
+    return learn(here, process_card(here))
 
 
 def _answered(
-    runs: Runs, asked: np.ndarray, index: AnswerIndex, model: CostModel, what: str, weight: float
+    runs: Runs,
+    asked: np.ndarray,
+    index: AnswerIndex,
+    model: CostModel,
+    what: str,
+    weight: float,
+    process: CostModel | None = None,
 ) -> Shares:
     """Answers, and those of the vote and the model alone."""
     for at in asked:
         query = runs.bench.query(int(runs.row[at]), index)
         yield f"vote, {what}", _judged(runs, at, query)
         yield f"model, {what}", _judged(runs, at, _predicted(runs, at, query, model, {"rank": 1.0}))
-    yield from _joined(runs, asked, index, model, f"answer, {what}", weight)
+    yield from _joined(runs, asked, index, model, f"answer, {what}", weight, process)
 
 
 def _joined(
-    runs: Runs, asked: np.ndarray, index: AnswerIndex, model: CostModel, what: str, weight: float
+    runs: Runs,
+    asked: np.ndarray,
+    index: AnswerIndex,
+    model: CostModel,
+    what: str,
+    weight: float,
+    process: CostModel | None = None,
 ) -> Shares:
-    """Answers of the vote and the model together."""
+    """Answers of the vote and the model together, the model combined with a process if given."""
+    judged = {"rank": 1.0, "transfer+rank": 1.0}
     for at in asked:
         query = runs.bench.query(int(runs.row[at]), index)
-        judged = {"rank": 1.0, "transfer+rank": 1.0}
-        yield what, _judged(runs, at, _predicted(runs, at, query, model, judged, weight))
+        vector = runs.samples.problem(at).vector
+        scorer = model if process is None else Combined(model, process, vector)
+        yield what, _judged(runs, at, _predicted(runs, at, query, scorer, judged, weight))
 
 
 def _predicted(
     runs: Runs,
     at: int,
     query: Query,
-    model: CostModel,
+    model: Scorer,
     judged: dict[str, float],
     weight: float = 1.0,
 ) -> Query:
     """The query with the model's predictions for what ran on a row; joined with the vote where both
     are among the `judged` methods."""
     configs = tuple(runs.samples.ran(at))
-    gain, spread = model.score(runs.samples.problem(at), configs)
+    problem = runs.samples.problem(at)
+    gain, spread = model.score(problem, configs)
     joins = "transfer+rank" in judged
     prediction = replace(
         query.prediction,
         configs=configs,
         gain=gain,
         spread=spread,
+        correlate=correlate_of(model, problem),
         judged=judged,
         joins=joins,
         weight=weight,
@@ -278,9 +303,32 @@ def forest_of(samples: Samples, weight: np.ndarray | None = None) -> CostModel:
     rows = trees.tables(samples, TreeTable.from_card(card), None)
     each = None if weight is None else np.repeat(weight, np.diff(samples.indptr))
     settings = {**trees.EVERY_MACHINE, "seed": 0}
-    booster = trees.boosted(np.concatenate(rows), trees.levelled(samples), settings, each)
+    booster = trees.boosted(np.concatenate(rows), levelled(samples), settings, each)
     tensors = {f"member.0.{name}": array for name, array in trees.weights(booster).items()}
     return calibrated({**card, "metrics": {}}, tensors, samples, [])
+
+
+class _Stock(NamedTuple):
+    """scikit-learn's extremely randomised trees of one machine's samples."""
+
+    trees: Any
+
+    def score(self, asked: Problem, configs: Any) -> tuple[np.ndarray, np.ndarray]:
+        inputs = ConfigColumns(asked.platform, asked.op, configs).on(asked)
+        return self.trees.predict(np.hstack(inputs)), np.full(len(configs), math.nan)
+
+
+def _stock(own: Samples) -> _Stock:
+    """Such trees with the settings of `few_samples.py`."""
+    from sklearn.ensemble import ExtraTreesRegressor
+
+    trees = ExtraTreesRegressor(200, min_samples_leaf=2, max_features=0.5, random_state=0)
+    problems = [own.problem(row) for row in range(len(own.rows))]
+    inputs = [
+        np.hstack(ConfigColumns(each.platform, each.op, own.ran(row)).on(each))
+        for row, each in enumerate(problems)
+    ]
+    return _Stock(trees.fit(np.concatenate(inputs), levelled(own)))
 
 
 class _Fixed(NamedTuple):

@@ -164,8 +164,10 @@ def _every_machine(data: Any) -> Table:
         "answer, {}": "answer",
         "vote, {}": "vote alone",
         "model, {}": "model alone",
+        "without the process, {}": "without the process",
         "before learning, {}": "before learning",
-        "process, {} alone": "local runs alone",
+        "process, {} alone": "local process alone",
+        "stock trees, {} alone": "stock trees, local",
         "best fixed of {}": "best fixed, local",
         "best fixed of others": "best fixed, others",
     }

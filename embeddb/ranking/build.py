@@ -262,6 +262,7 @@ def _vote(
             _machines(sources, shares, weights),
             view.own,
             any(name != here for name in (*partition.facts, *(s.platform for s in sources))),
+            sum(b.patterns for b in view.beliefs if b.source == view.target) - view.own,
         ),
         failing=view.failing[rows][:, legal],
         machine_effects=view.effects[:, legal],

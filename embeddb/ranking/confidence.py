@@ -202,6 +202,9 @@ def _doubts_of_machine(query: Query) -> list[str]:
     other, here = UNCHECKED
     check = ". To check: --measure" if platform.runner else ""
     if not vote.origin.here:
+        if count := vote.origin.generated:
+            measured = f"{count} generated {many_of(kind)} at {query.op}"
+            return [f"{here} {measured}, which correct gains of other machines{check}"]
         if own > 0.0:
             return [f"{100 * (1 - own):.0f} % of the vote is of other machines{check}"]
         local = platform.runner and platform.instance  # else it cannot be measured here
@@ -221,7 +224,7 @@ def _level(query: Query, doubts: list[str]) -> str:
     unproven = (
         query.vote.quality.judged_by == "elsewhere"
         and query.vote.origin.elsewhere
-        and not query.vote.origin.here
+        and not (query.vote.origin.here or query.vote.origin.generated)
     )
     if query.vote.neighbours[0].percentile > _STRANGE or unproven:
         return "low"

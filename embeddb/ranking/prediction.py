@@ -27,6 +27,7 @@ from embeddb.platforms.platform import this_machine
 from embeddb.ranking.query import Correlate, Query
 
 if TYPE_CHECKING:
+    from embeddb.cost_model.combined import Combined
     from embeddb.cost_model.graph_model import GraphModel
     from embeddb.cost_model.model import CostModel
     from embeddb.store import Store
@@ -70,14 +71,32 @@ def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) ->
         with refusing(ModelError):
             same = query.vote.featurizer == name and query.vote.vector.size
             vector = query.vote.vector if same else lookup.vector(pattern, name)
-            lengths = lookup.lengths(pattern) if model.reads_lengths else None
+            scorer = _with_own_runs(query, lookup, pattern, model)
+            lengths = lookup.lengths(pattern) if scorer.reads_lengths else None
             retrieve = partial(retrieved, lookup, query, pattern)
             scored = predict_by(
-                query, model, vector, store=lookup.store, lengths=lengths, retrieve=retrieve
+                query, scorer, vector, store=lookup.store, lengths=lengths, retrieve=retrieve
             )
             return _with_imputed(with_judgement(scored, model), model)
     except EmbeddbError as e:
         return query.with_prediction(note=f"cost model {model.version} is not used: {e}")
+
+
+def _with_own_runs(
+    query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo, model: CostModel
+) -> CostModel | Combined:
+    """A model of every machine combined with that of the instance's own runs, where there are
+    enough; another model as it is."""
+    partition = lookup.answering(query.op, query.platform) if model.machines else None
+    if partition is None:
+        return model
+    from embeddb.cost_model.combined import Combined
+    from embeddb.learning.few_samples import learned_model
+
+    own = learned_model(lookup, partition, query.platform, partition.op)
+    if own is None:
+        return model
+    return Combined(model, own, lookup.vector(pattern, str(own.card["featurizer"]["name"])))
 
 
 def ranks(model: CostModel | None, op: Op) -> bool:

@@ -79,12 +79,14 @@ class VoteOrigin(NamedTuple):
     """Origin of the votes: `op` is the operation of most of the vote, of another width where the
     queried one was hardly measured (None: no votes), `machines` the share of the vote by platform
     instance, `here` the number of workloads measured on the queried instance; `elsewhere`: other
-    instances have runs."""
+    instances have runs; `generated`: the number of generated ones measured here, which do not
+    vote."""
 
     op: Op | None = None
     machines: Mapping[str, float] = {}
     here: int = 0
     elsewhere: bool = False
+    generated: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,8 +1,8 @@
 """The neighbours' vote and the cost model's prediction, joined.
 
 Both are log gains, centred over the configurations that both cover; the model counts with the
-query's `weight`. Configurations that no neighbour ran are scored by the model alone, less the
-vote's doubt times the vote's weight.
+query's `weight`. Configurations that no neighbour ran are scored by the model alone, and those that
+are not well tried either less the vote's doubt times the vote's weight.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ class JointRanker(Ranker):
         weight = query.prediction.weight
         score = (1.0 - weight) * votes + weight * predicted
         alone = np.isfinite(predicted) & (self.voters == 0)
-        score[alone] = predicted[alone] - (1.0 - weight) * doubt_of_unrun(query)
+        tried = query.vote.well_tried or ()
+        doubted = np.array([config not in tried for config in self.configs], dtype=np.bool_)
+        doubt = (1.0 - weight) * doubt_of_unrun(query) * doubted
+        score[alone] = predicted[alone] - doubt[alone]
         self.score = np.where(np.isfinite(score), score, votes)
 
     def candidates(self) -> Iterator[Candidate]:

@@ -1,4 +1,5 @@
-"""The model of every machine, trained anew for one machine whose own runs count more."""
+"""The model of every machine, trained anew for one machine whose own runs count more, and the
+process of these runs alone that queries combine with it."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from embeddb.core.errors import EmbeddbError, ModelError, UsageError
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.cost_model.model import CostModel
 from embeddb.index.lookup import Lookup
+from embeddb.learning.few_samples import learned_model
 from embeddb.learning.samples import Samples, join, samples_of_machines
 from embeddb.platforms.platform import Platform
 from indexer.training.cost_model import trees
@@ -26,8 +28,8 @@ OWN_WEIGHT, JOINED_WEIGHT = 8.0, 0.75
 #: Runs of a matrix on a machine at a width that this machine ran, and at others.
 _PER_ROW, _PER_OTHER_ROW = 60, 20
 _FEWEST_MATRICES = 2
-#: Seconds per matrix, machine and width.
-_ROW_S = 0.015
+#: Seconds of the trees per matrix, machine and width, and of the process of an op.
+_ROW_S, _PROCESS_S = 0.015, 3.0
 
 
 def source_of(lookup: Lookup, machine: Platform, op: Op) -> CostModel:
@@ -131,7 +133,7 @@ def expected_s(lookup: Lookup, machine: Platform, ops: Sequence[Op]) -> float:
         for p in lookup.store.partitions()
         if p.op in widths and p.platform.partition("@")[0] == machine.name
     )
-    return _ROW_S * rows
+    return _ROW_S * rows + _PROCESS_S * len(widths & {*ops})
 
 
 class Learned(NamedTuple):
@@ -145,7 +147,8 @@ def learn_from_runs(
     lookup: Lookup, machine: Platform, ops: Sequence[Op], progress: Progress = ignore_progress
 ) -> Learned:
     """Train the models of every machine anew for a machine that ran `ops`, and put them into use on
-    it. A model of this machine alone stays, and so does one that learned from the same runs."""
+    it, with the processes of its own runs. A model of this machine alone stays, and so does one
+    that learned from the same runs."""
     learned = Learned([], [])
     kernels = list(dict.fromkeys((op.name, op.dtype) for op in ops))
     for at, kernel in enumerate(kernels):
@@ -165,6 +168,10 @@ def learn_from_runs(
             hint = f": {e.hint}" if e.hint else ""
             why = f"the cost model of {own[0].name} did not learn from these runs: {e}{hint}"
             learned.problems.append(why)
+    for at, op in enumerate(learned.ops):  # else the first query would
+        progress("learn from these runs alone", at, len(learned.ops))
+        if (partition := lookup.answering(op, machine)) is not None:
+            learned_model(lookup, partition, machine, partition.op)
     return learned
 
 

@@ -127,6 +127,9 @@ def test_generated_matrices_calibrate_but_neither_vote_nor_judge(home: Database)
     assert first(answer) != 2
     near = {n.pattern_id for n in answer.neighbours}
     assert near and not near & {p.id for p in made}
+    (line,) = [w for w in answer.warnings if w.startswith(UNCHECKED)]
+    assert line.startswith(f"{UNCHECKED[1]} {FEWEST_GROUPS} generated matrices at spmm:32")
+    assert "calibrate" not in line and answer.confidence != "low"
     view = _view(home, HERE)
     assert (view.judged, view.own) == ("elsewhere", 0)
     shift = next(b.shift for b in view.beliefs if b.source.platform == "pair@home")

@@ -183,6 +183,17 @@ def test_vote_and_prediction_joined_by_hand() -> None:
     assert first.expected_gain == pytest.approx(math.exp(want[2] - want[0]))
 
 
+def test_what_is_well_tried_is_not_doubted_where_no_neighbour_ran_it() -> None:
+    query = _known({"a": 0.0, "b": 0.2, "c": 1.0, "d": 0.4}, weight=0.75)
+    gains = query.vote.gains.copy()
+    gains[:, 2:] = np.nan
+    query = replace(query, vote=replace(query.vote, gains=gains))
+    tried = changed(query, well_tried=frozenset([CONFIGS[0], CONFIGS[2]]))
+    before, after = JointRanker(query).score, JointRanker(tried).score
+    doubt = 0.25 * doubt_of_unrun(query)
+    assert after - before == pytest.approx([0.0, 0.0, doubt, 0.0])
+
+
 def test_at_the_ends_of_the_weight_one_of_them_decides() -> None:
     query = _known({"a": 0.2, "b": 0.1, "c": 0.5, "d": -1.0})
     alone = TransferRankTuner(

@@ -189,10 +189,10 @@ def test_without_figures_it_does_not_keep_the_machines_own_model_away(
         model, _ = db.index.usable_model(new, OP)
         assert model is not None
         assert db.query(matrices(1, first=50)[0], platform=new, op=OP).model == model.version
-        assert db.index.models.learned(new, OP) is None
         monkeypatch.setitem(model.card, "held_out", {})
-        db.query(matrices(1, first=51)[0], platform=new, op=OP)
-        assert db.index.models.learned(new, OP) is not None
+        alone = db.query(matrices(1, first=51)[0], platform=new, op=OP)
+        own = db.index.models.learned(new, OP)
+        assert own is not None and alone.model in ("", own.version)
 
 
 def test_a_machine_that_it_knows_has_its_own_figures(opened: Database) -> None:
@@ -200,7 +200,7 @@ def test_a_machine_that_it_knows_has_its_own_figures(opened: Database) -> None:
     query = build_query(opened.index, matrices(1, first=50)[0], known, OP)
     assert ranker_of(query) is JointRanker and query.vote.quality.judged_by == "here"
     assert query.prediction.judged["transfer+rank"] == query.vote.quality.of_optimum
-    assert opened.index.models.learned(known, OP) is None
+    assert query.prediction.correlate is not None, "combined with a model of its own runs"
 
 
 @pytest.mark.parametrize(
@@ -243,6 +243,29 @@ def test_local_runs_correct_its_answers(place: Path) -> None:
     assert model is not None and after.model == model.version
     assert (before.config["order"], after.candidates[0].config["order"]) == ("a", "b")
     assert ranker_of(query) is JointRanker and query.vote.quality.judged_by == "here"
+
+
+@pytest.mark.usefixtures("few_trees")
+@pytest.mark.parametrize(("count", "combined"), [(4, False), (6, True)])
+def test_it_is_combined_with_a_model_of_the_runs_here(
+    place: Path, count: int, combined: bool
+) -> None:
+    """Where these are of enough groups; `calibrate` learns it."""
+    new = machine(f"beside{count}", 32, l2_bytes="1000000")
+    with Database.open(place) as db:
+        fill(db, new, matrices(count, first=60), order=(1.6, 1.0, 1.3))
+        embed(db.index)
+        assert learn_from_runs(db.index, new, [OP]) == ([OP], [])
+        model, _ = db.index.usable_model(new, OP)
+        own = db.index.models.learned(new, OP)
+        assert (own is not None) is combined and model is not None
+        asked = matrices(1, first=50)[0]
+        found = build_query(db.index, asked, new, OP).prediction
+        vector, lengths = db.index.vector(asked, "stats"), db.index.lengths(asked)
+        problem = Problem(vector, new, OP, asked.sizes, lengths)
+        alone, _ = model.score(problem, found.configs)
+    assert found.version == model.version and (found.correlate is not None) is combined
+    assert np.allclose(found.gain, alone) is not combined
 
 
 @pytest.fixture
