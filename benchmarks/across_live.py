@@ -10,7 +10,8 @@ must know the same platform, `cpu`; answers are those of `embeddb query`, or wit
 `--tuner`. The matrices are drawn; `--skip` leaves out the first of them, by which a rule was found,
 and `--sizes` takes those with so many nonzeros, also of families that other machines ran.
 With `--own DATABASE` its runs of this machine, and nothing else, give five fixed configurations and
-five by a stock tree ensemble.
+five by a stock tree ensemble. An `--unlearned LABEL` answers without the process that queries learn
+from a machine's own runs; its database has none saved.
 """
 
 from __future__ import annotations
@@ -58,11 +59,14 @@ def main() -> None:
     parser.add_argument("--skip", type=int, default=0)
     parser.add_argument("--sizes", type=int, nargs=2, default=(60_000, 1_000_000))
     parser.add_argument("--own", metavar="DATABASE")
+    parser.add_argument("--unlearned", metavar="LABEL", action="append", default=[])
     asked = parser.parse_args()
     named = dict(text.split("=", 1) for text in asked.databases)
     places = {label: text.partition(",") for label, text in named.items()}
     opened = {label: Database.open(of[0], readonly=True) for label, of in places.items()}
     answerers = {label: answerer(of[2]) for label, of in places.items()}
+    for label in asked.unlearned:
+        opened[label].index.learns = False
     ops = [Op.parse(text) for text in asked.op or ["spmm:32", "spmm:128", "spmv"]]
     drawn = _held_out(asked.matrices, asked.manifest, list(opened.values()), asked.sizes)
     patterns = drawn[asked.skip : asked.skip + asked.count]

@@ -11,6 +11,9 @@ from embeddb.store.model_files import MODELS
 
 #: Raised with every change of how metric, policy and guard are fitted: saved ones are refitted.
 FIT_VERSION = "9"
+#: Raised where the same evidence and fits give other answers, by ranking or by models that queries
+#: learn.
+_RANKING_VERSION = "2"
 
 
 def evidence_key(generation: int, folder: Path | None) -> str:
@@ -18,7 +21,7 @@ def evidence_key(generation: int, folder: Path | None) -> str:
     (`generation` of the store), the model files of the database's folder, and the code. Models that
     queries learned follow from the runs."""
     models = [] if folder is None else _models(folder / MODELS)
-    return repr((generation, models, FIT_VERSION, __version__))
+    return repr((generation, models, FIT_VERSION, _RANKING_VERSION, __version__))
 
 
 def _models(folder: Path) -> list[tuple[str, int, int]]:
