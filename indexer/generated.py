@@ -20,7 +20,7 @@ from embeddb.core.pattern import Pattern
 Ints = NDArray[np.int64]
 
 #: Non-zeros by size name; a generated pattern is within a third of them.
-SIZES = {"60k": 60_000, "250k": 250_000, "900k": 900_000}
+SIZES = {"15k": 15_000, "60k": 60_000, "250k": 250_000, "900k": 900_000}
 
 
 class _Entries(NamedTuple):

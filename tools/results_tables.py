@@ -106,14 +106,15 @@ def _libraries(data: Any) -> Table:
     return lines
 
 
-@table("live-families", "calibrate_families")
-def _live_families(data: Any) -> Table:
+@table("live-process", "calibrate_process")
+def _live_process(data: Any) -> Table:
     names = {
         "zero-shot": "nothing measured here",
-        "17 families": "`calibrate`, 17 families",
-        "20 families": "20 families",
-        "fixed, own runs": "best fixed, runs of the 20",
-        "stock trees, own runs": "stock trees, runs of the 20",
+        "three sizes, without the process": "`calibrate`, three sizes, without the process",
+        "three sizes": "three sizes",
+        "four sizes": "four sizes",
+        "fixed, own runs": "best fixed, runs of the four",
+        "stock trees, own runs": "stock trees, runs of the four",
         "52 matrices": "52 matrices",
         "fastest of one round": "fastest of one round",
     }
