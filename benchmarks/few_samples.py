@@ -12,7 +12,7 @@ configurations that nearly all matrices ran (`common`) and all that ran there (`
   features a split) on configuration and statistics, and with the derived quantities; of more than
   4,000 samples they learn from the 2,000 that the process reads;
 - process: the product's learner (`embeddb.learning.process`), its best by mean, and as a set: five
-  that complement each other, as `query` orders them.
+  that complement each other, as `query` orders them; alone, too, without the trees beside it.
 
 Started again it goes on with what is missing. Times are CPU seconds of learning.
 """
@@ -142,6 +142,7 @@ def methods(draw: Draw, seed: int) -> Iterator[tuple[str, Callable[[], Score]]]:
         yield "extra trees, derived", lambda: extra_trees(some, seed, derived=True)
     yield "process", lambda: process(draw, seed)
     yield "process, as a set", lambda: process(draw, seed, as_set=True)
+    yield "process alone, as a set", lambda: process(draw, seed, as_set=True, trees=False)
 
 
 def levelled_gains(samples: Samples) -> Floats:
@@ -203,9 +204,11 @@ def extra_trees(draw: Draw, seed: int, *, derived: bool) -> Score:
     return lambda row: trees.predict(table(draw.whole, row))
 
 
-def process(draw: Draw, seed: int, *, as_set: bool = False) -> Score:
-    model = learn(draw.samples, process_card(draw.samples), seed=seed)
-    whole = draw.whole
+def process(draw: Draw, seed: int, *, as_set: bool = False, trees: bool = True) -> Score:
+    model, whole = learn(draw.samples, process_card(draw.samples), seed=seed), draw.whole
+    if not trees:
+        settings = {**model.card["settings"], "trees": 0.0}
+        model = CostModel({**model.card, "settings": settings}, model.tensors)
     if as_set:
         return tried(model, whole)
     return lambda row: model.score(whole.problem(row), whole.ran(row))[0]

@@ -37,6 +37,8 @@ from embeddb.database import Database
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.fit import FitInput
 from embeddb.index.held_out import split_groups
+from embeddb.learning import boosting
+from embeddb.learning.boosting import levelled
 from embeddb.learning.calibration import calibrated
 from embeddb.learning.few_samples import LEAST_GROUPS, LEAST_RUNS, process_card
 from embeddb.learning.process import learn
@@ -50,7 +52,6 @@ from indexer.training.cost_model.local import JOINED_WEIGHT, OWN_WEIGHT
 from indexer.training.cost_model.machines import machine_of, mean_facts
 from indexer.training.cost_model.settings import forest
 from indexer.training.cost_model.train import tree_card
-from indexer.training.cost_model.trees import levelled
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import judge
 from tuners.evaluation.learned import MACHINES_WEIGHT
@@ -302,9 +303,9 @@ def forest_of(samples: Samples, weight: np.ndarray | None = None) -> CostModel:
     card["settings"]["members"] = 1
     rows = trees.tables(samples, TreeTable.from_card(card), None)
     each = None if weight is None else np.repeat(weight, np.diff(samples.indptr))
-    settings = {**trees.EVERY_MACHINE, "seed": 0}
-    booster = trees.boosted(np.concatenate(rows), levelled(samples), settings, each)
-    tensors = {f"member.0.{name}": array for name, array in trees.weights(booster).items()}
+    settings = {**boosting.EVERY_MACHINE, "seed": 0}
+    booster = boosting.boosted(np.concatenate(rows), levelled(samples), settings, each)
+    tensors = {f"member.0.{name}": array for name, array in boosting.weights(booster).items()}
     return calibrated({**card, "metrics": {}}, tensors, samples, [])
 
 

@@ -26,6 +26,7 @@ from embeddb.core.config import Op
 from embeddb.cost_model.encoders.inputs import TreeTable
 from embeddb.database import Database
 from embeddb.index.held_out import split_groups
+from embeddb.learning import boosting
 from embeddb.learning.comparison import judge
 from embeddb.learning.samples import Samples, samples_of, samples_of_machines
 from embeddb.platforms.machines import same_machine
@@ -34,7 +35,7 @@ from indexer.training.cost_model.machines import mean_facts
 from indexer.training.cost_model.train import tree_card
 
 #: Settings by name, with the members of a model of one machine.
-HOW = {"one machine": (trees.ONE_MACHINE, 2), "every machine": (trees.EVERY_MACHINE, 5)}
+HOW = {"one machine": (boosting.ONE_MACHINE, 2), "every machine": (boosting.EVERY_MACHINE, 5)}
 _PER_ROW = 60
 
 Split = tuple[str, Samples, np.ndarray]
@@ -97,7 +98,7 @@ def figures(whole: Samples, train: Samples, held: np.ndarray, own: bool) -> dict
     shares: dict[str, Any] = {"samples": len(table), "held out": len(held)}
     for name, (how, members) in HOW.items():
         grown = [
-            trees.boosted(table, trees.levelled(train), {**how, "seed": seed})
+            boosting.boosted(table, boosting.levelled(train), {**how, "seed": seed})
             for seed in range(members if own else 1)
         ]
         scores = {r: np.mean([t.predict(x) for t in grown], axis=0) for r, x in enumerate(asked)}

@@ -4,8 +4,9 @@ Either an ensemble of small networks (`embeddb.cost_model.network_torch`) over t
 the common loop nest and the platform's own parameters, added to the platform's prior: the mean
 gain of a configuration, from a ridge regression on the same inputs and, where it was measured, its
 own mean. Or boosted trees on the same (`embeddb.cost_model.trees_numpy`), which may also read the
-predictions of another platform's model. Or a Gaussian process for each op
-(`embeddb.cost_model.gaussian`). All need numpy alone, the process scipy too.
+predictions of another platform's model. Or for each op a Gaussian process
+(`embeddb.cost_model.gaussian`), whose gains are averaged with those of boosted trees. All need
+numpy alone, the process scipy too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,7 +39,7 @@ from embeddb.cost_model.encoders.inputs import (
 )
 from embeddb.cost_model.encoders.latent import LatentEncoder, from_tensors
 from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM
-from embeddb.cost_model.gaussian import GaussianProcess
+from embeddb.cost_model.gaussian import GaussianProcess, Inputs
 from embeddb.cost_model.network_numpy import (
     FUSIONS,
     PARTS,
@@ -120,7 +122,7 @@ class CostModel:
     `latent.NAME` the encoder's; for each op trained on, `prior.OP.nest` float32[53],
     `prior.OP.latent` float32[e], `prior.OP.ids` uint8[k,16] of measured configurations and
     `prior.OP.rest` float32[k], the residual of each. Or `process.OP.NAME` of the Gaussian process
-    of each op.
+    of each op and `trees.OP.NAME` of its trees.
     """
 
     def __init__(self, card: Mapping[str, Any], tensors: Arrays, *, where: str = "") -> None:
@@ -131,6 +133,7 @@ class CostModel:
         self.source: CostModel | None = None
         self._remembered: dict[Any, _Prepared] = {}
         self._processes: dict[Op, GaussianProcess] = {}
+        self._grown: dict[Op, Forest] = {}
         self._columns: dict[Any, ConfigColumns] = {}
         try:
             self._check()
@@ -329,9 +332,15 @@ class CostModel:
     def _by_process(
         self, problem: Problem, configs: tuple[Config, ...], detailed: int = _DETAILED
     ) -> tuple[Floats, Floats]:
-        """Log gains float64[c] and standard deviations."""
-        inputs = self._columns_of(problem, configs).on(problem)
-        return self._processes[self.nearest_op(problem.op)].score(inputs, detailed=detailed)
+        """Log gains float64[c], averaged with those of the trees, and the standard deviations of
+        the process."""
+        inputs, op = self._columns_of(problem, configs).on(problem), self.nearest_op(problem.op)
+        gain, deviation = self._processes[op].score(inputs, detailed=detailed)
+        if op in self._grown:
+            share = self.card["settings"]["trees"]
+            grown = self._grown[op].score(np.hstack(inputs).astype(np.float32))[0]
+            gain = (1.0 - share) * gain + share * grown
+        return gain, deviation
 
     def _columns_of(self, problem: Problem, configs: tuple[Config, ...]) -> ConfigColumns:
         """Configurations prepared for any matrix; the last few sets are cached."""
@@ -404,13 +413,25 @@ class CostModel:
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise ModelError(f"tensor {name!r} is not finite")
         if process:
-            if "source" in card:
-                raise ModelError("it corrects another model, which is no longer done")
-            self._processes = {op: GaussianProcess(self.below(f"process.{op}.")) for op in self.ops}
+            self._check_processes()
         elif trees:
             self._check_trees()
         else:
             self._check_networks()
+
+    def _check_processes(self) -> None:
+        """Read the processes and their trees, which checks them."""
+        if "source" in self.card:
+            raise ModelError("it corrects another model, which is no longer done")
+        self._processes = {op: GaussianProcess(self.below(f"process.{op}.")) for op in self.ops}
+        share = self.card["settings"].get("trees", 0.0)
+        if type(share) is not float or not 0 <= share <= 1:
+            raise ModelError("the weight of its trees is not a number from 0 to 1")
+        for op in self.ops if share else ():
+            widths = (len(self.tensors[f"process.{op}.center.{n}"]) for n in Inputs._fields)
+            ends = np.cumsum([0, *widths]).tolist()
+            blocks = [slice(a, b) for a, b in pairwise(ends)]
+            self._grown[op] = Forest([self.below(f"trees.{op}.")], blocks)
 
     def _check_trees(self) -> None:
         """Read the trees, which checks them, and their source: a model of the same kernel and d

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from embeddb.learning.samples import Samples
 
 #: Raise it when the same runs give another model.
-_VERSION = 10
+_VERSION = 11
 #: Fewest groups of matrices, and runs, to learn from and judge by.
 LEAST_GROUPS, LEAST_RUNS = 5, 40
 
@@ -48,15 +48,8 @@ def learned_model(
         return model
     stamp = _stamp(evidence, _unlearned(lookup, partition, evidence).name)
     if model is None or model.card.get("stamp") != stamp:
-        from embeddb.learning.left_out import MOST_SAMPLES
-
-        runs = len(evidence.seconds)
-        some = f"{MOST_SAMPLES:,} of " if runs > MOST_SAMPLES else ""
-        better = "; `embeddb train costmodel` learns from all of them" if some else ""
-        lookup.announce(
-            f"learning from {some}{runs:,} runs of {op} on {platform.id} (seconds, once for these "
-            f"runs{better})"
-        )
+        runs = f"{len(evidence.seconds):,} runs of {op} on {platform.id}"
+        lookup.announce(f"learning from {runs} (seconds, once for these runs)")
         model = _learned(lookup, partition, platform, op, stamp)
         if model is not None:
             lookup.models.keep(platform, op, model)

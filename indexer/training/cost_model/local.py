@@ -15,6 +15,7 @@ from embeddb.core.errors import EmbeddbError, ModelError, UsageError
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.cost_model.model import CostModel
 from embeddb.index.lookup import Lookup
+from embeddb.learning import boosting
 from embeddb.learning.few_samples import learned_model
 from embeddb.learning.samples import Samples, join, samples_of_machines
 from embeddb.platforms.platform import Platform
@@ -91,9 +92,9 @@ def trained_for(machine: Platform, source: CostModel, samples: Samples) -> CostM
     own = np.array([one.id == machine.id for one in samples.machines])
     weight = np.repeat(np.where(own, OWN_WEIGHT, 1.0), np.diff(samples.indptr))
     table = np.concatenate(trees.tables(samples, source.table, None))
-    settings = {**trees.EVERY_MACHINE, "seed": 0}
-    booster = trees.boosted(table, trees.levelled(samples), settings, weight)
-    tensors = {f"member.0.{name}": array for name, array in trees.weights(booster).items()}
+    settings = {**boosting.EVERY_MACHINE, "seed": 0}
+    booster = boosting.boosted(table, boosting.levelled(samples), settings, weight)
+    tensors = {f"member.0.{name}": array for name, array in boosting.weights(booster).items()}
     return CostModel(_card(machine, source, samples, int(own.sum())), tensors)
 
 

@@ -14,12 +14,13 @@ from embeddb.core.reports import Progress, ignore_progress
 from embeddb.cost_model.encoders.inputs import TreeTable, numeric_facts
 from embeddb.cost_model.model import CostModel
 from embeddb.index.held_out import split_groups
+from embeddb.learning.boosting import EVERY_MACHINE
 from embeddb.learning.calibration import calibrated
 from embeddb.learning.samples import Samples
 from embeddb.platforms.machines import same_machine
 from indexer.training.cost_model.settings import CostSettings
 from indexer.training.cost_model.train import tree_card
-from indexer.training.cost_model.trees import EVERY_MACHINE, fit_member, tables
+from indexer.training.cost_model.trees import fit_member, tables
 
 #: Most runs of a matrix on a machine: a complete grid would outweigh the other machines.
 _PER_ROW = 60

@@ -1,74 +1,24 @@
-"""Boosted trees as a cost model's members: trained by LightGBM, evaluated by
-`cost_model.trees_numpy`.
-
-With few matrices they are more accurate than networks: a split needs no scale and does not
-extrapolate between the values of the training data.
-"""
+"""Boosted trees as a cost model's members (`embeddb.learning.boosting`)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.errors import MissingDependency, ModelError, UsageError
-from embeddb.core.files.safe_read import reason_of
+from embeddb.core.errors import UsageError
 from embeddb.cost_model.encoders.inputs import TreeTable
 from embeddb.cost_model.model import CostModel
-from embeddb.cost_model.trees_numpy import MOST_SPLITS, TENSORS
-from embeddb.index.vote import effects
+from embeddb.learning.boosting import ONE_MACHINE, boosted, levelled, settings_for, weights
 from embeddb.learning.calibration import centred
 from embeddb.learning.samples import Samples
 
-_SETTINGS: dict[str, Any] = {
-    "objective": "regression",
-    "learning_rate": 0.05,
-    "num_leaves": 31,
-    "feature_fraction": 0.5,
-    "bagging_freq": 1,
-    "use_missing": False,
-    "num_threads": 1,
-    "deterministic": True,
-    "force_row_wise": True,
-    "verbose": -1,
-}
-#: LightGBM's settings for the runs of one machine, where they are up to 5 points ahead of the
-#: others, and for those of all machines, where both are level (docs/results/gpu.md).
-ONE_MACHINE: Mapping[str, Any] = {
-    **_SETTINGS,
-    "num_iterations": 700,
-    "bagging_fraction": 0.8,
-    "min_data_in_leaf": 20,
-}
-EVERY_MACHINE: Mapping[str, Any] = {
-    **_SETTINGS,
-    "num_iterations": 400,
-    "extra_trees": True,
-    "bagging_fraction": 0.7,
-    "max_bin": 63,
-    "min_data_in_leaf": 50,
-}
-#: The number of samples divided by the least number in a leaf is at least this.
-_LEAVES = 40
-
 Floats = NDArray[np.float64]
 Table = NDArray[np.float32]
-
-
-def lightgbm() -> Any:
-    """The library. Raises: MissingDependency if it cannot be loaded."""
-    try:
-        return import_module("lightgbm")
-    except (ImportError, OSError) as e:
-        raise MissingDependency(
-            f"boosted trees need lightgbm: {reason_of(e)}",
-            hint="pip install lightgbm; it needs the system's libgomp (apt-get install libgomp1)",
-        ) from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,34 +49,6 @@ def tables(samples: Samples, columns: TreeTable, source: CostModel | None) -> li
     return rows
 
 
-def boosted(
-    table: Table, wanted: Floats, settings: Mapping[str, Any], weight: Floats | None = None
-) -> Any:
-    """A LightGBM model of the targets `wanted` float64[x] for rows float32[x,columns], with the
-    weights float64[x] if given.
-
-    Raises: MissingDependency without LightGBM; ModelError if it fails.
-    """
-    library, how = lightgbm(), dict(settings)
-    trees = how.pop("num_iterations")
-    data = library.Dataset(table, wanted, weight=weight, params=how)
-    try:
-        return library.train(how, data, trees)
-    except library.basic.LightGBMError as e:
-        raise ModelError(f"lightgbm grows no trees of these runs: {reason_of(e)}") from None
-
-
-def levelled(samples: Samples) -> Floats:
-    """float64[x]: gains less the level of their row, of a two-way fit, so that a row that ran good
-    configurations only has a higher level."""
-    row = np.repeat(np.arange(len(samples.rows)), np.diff(samples.indptr))
-    gains = np.full((len(samples.rows), len(samples.configs)), np.nan)
-    gains[row, samples.column] = samples.gain
-    level, _ = effects(gains)
-    residual: Floats = samples.gain - level[row]
-    return residual
-
-
 def fit_member(
     samples: Samples,
     rows: Sequence[Table],
@@ -142,8 +64,7 @@ def fit_member(
 
     seen = np.flatnonzero(~unseen)
     table = np.concatenate([rows[i] for i in seen.tolist()])
-    leaf = max(1, min(how["min_data_in_leaf"], len(table) // _LEAVES))
-    settings = {**how, "min_data_in_leaf": leaf, "seed": seed}
+    settings = settings_for(how, len(table), seed)
     booster = boosted(table, levelled(samples.take(seen)), settings)
     scores, each = {}, []
     for i in np.flatnonzero(unseen).tolist():
@@ -182,42 +103,3 @@ def grow(
         for row, own in member.scores.items()
     ]
     return Grown(members, judged, float(np.mean(missed)) if missed else math.nan)
-
-
-def weights(booster: Any) -> dict[str, NDArray[Any]]:
-    """The tensors of a LightGBM model, for `embeddb.cost_model.trees_numpy`."""
-    parts: dict[str, list[Any]] = {name: [] for name in TENSORS}
-    for tree in booster.dump_model()["tree_info"]:
-        splits = int(tree["num_leaves"]) - 1
-        assert 0 <= splits <= MOST_SPLITS
-        parts["splits"].append(splits)
-        places = {name: len(parts[name]) for name in ("feature", "value")}
-        for name in ("feature", "threshold", "left", "right"):
-            parts[name] += [0] * splits
-        parts["value"] += [0.0] * (splits + 1)
-        _place(tree["tree_structure"], parts, places["feature"], places["value"])
-    arrays = {name: np.array(parts[name], dtype=np.float64) for name in TENSORS}
-    most = float(np.finfo(np.float32).max)
-    exact = np.clip(arrays["threshold"], -most, most)
-    # Inputs are float32, so thresholds are rounded down to float32.
-    rounded = exact.astype(np.float32)
-    below = np.nextafter(rounded, np.float32(-np.inf))
-    arrays["threshold"] = np.where(rounded > exact, below, rounded)
-    return {name: array.astype(TENSORS[name]) for name, array in arrays.items()}
-
-
-def _place(node: dict[str, Any], parts: dict[str, list[Any]], split: int, leaf: int) -> int:
-    """Write a node and its children; return its name in its tree. `split` and `leaf` are the first
-    positions of the tree's splits and leaves."""
-    if "split_index" not in node:
-        at = int(node.get("leaf_index", 0))
-        parts["value"][leaf + at] = node["leaf_value"]
-        return ~at
-    assert node["decision_type"] == "<="
-    assert node["missing_type"] == "None"
-    at = int(node["split_index"])
-    parts["feature"][split + at] = node["split_feature"]
-    parts["threshold"][split + at] = node["threshold"]
-    parts["left"][split + at] = _place(node["left_child"], parts, split, leaf)
-    parts["right"][split + at] = _place(node["right_child"], parts, split, leaf)
-    return at

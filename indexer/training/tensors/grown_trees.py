@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.cost_model.graph_model import KernelTrees, table_of
+from embeddb.learning.boosting import boosted, weights
 from embeddb.tensors.encoding.features import TILE, encoding_version
 from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, Analysis
-from indexer.training.cost_model.trees import boosted, weights
 from indexer.training.tensors.samples import KernelSample
 
 _TREES = 400

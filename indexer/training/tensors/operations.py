@@ -21,8 +21,8 @@ from torch.nn import functional
 from embeddb.core.nn_numpy import NORM_EPSILON
 from embeddb.core.reports import Progress
 from embeddb.cost_model.operation_sums import CLIP, NETWORK, TREES, OperationSums
+from embeddb.learning.boosting import lightgbm, weights
 from embeddb.tensors.encoding.operation_rows import OPERATION, USUAL, operations_version
-from indexer.training.cost_model.trees import lightgbm, weights
 from indexer.training.tensors.grown_trees import evenly
 from indexer.training.tensors.samples import KernelSample, content_of
 from indexer.training.trainer import Job, Settings, fit

@@ -18,7 +18,7 @@ from embeddb.cost_model.gaussian import GaussianProcess, Inputs
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.index.lookup import Lookup
-from embeddb.learning import few_samples, left_out
+from embeddb.learning import few_samples, left_out, process
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.store.model_files import model_states
 
@@ -196,18 +196,24 @@ def test_further_runs_are_learned_from(place: Path) -> None:
     assert after.card["groups"] == before.card["groups"] + 1
 
 
-def test_of_many_runs_it_says_how_many_it_reads_and_what_reads_all(
+def test_of_many_runs_the_process_reads_some_and_the_trees_all(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("lightgbm")
     monkeypatch.setattr(left_out, "MOST_SAMPLES", 100)
+    monkeypatch.setattr(process, "_SHARES", {100: 0.25})
     shutil.copytree(place, tmp_path / "db")
     shutil.rmtree(tmp_path / "db" / "learned", ignore_errors=True)
     lines: list[str] = []
     with Database.open(tmp_path / "db") as db:
         db.index.announce = lines.append
         assert np.mean(shares(db)) > 0.9
+        learned = db.index.models.learned(parse_platform(TOML), OP)
+    assert learned is not None
+    read, runs = len(learned.tensors[f"process.{OP}.row"]), learned.card["samples"]
+    assert read <= 100 < runs and f"trees.{OP}.value" in learned.tensors
     (one,) = [line for line in lines if line.startswith("learning from")]
-    assert one.startswith("learning from 100 of ") and "`embeddb train costmodel`" in one
+    assert one.startswith(f"learning from {runs:,} runs of spmm:32")
 
 
 def test_a_damaged_file_is_learned_again(opened: Database, place: Path) -> None:

@@ -27,9 +27,10 @@ pytest.importorskip("lightgbm")
 
 from embeddb.cost_model import Problem
 from embeddb.cost_model.model import CostModel
+from embeddb.learning import boosting
 from embeddb.learning.samples import samples_of_machines
 from indexer.embed import embed
-from indexer.training.cost_model import local, trees
+from indexer.training.cost_model import local
 from indexer.training.cost_model.local import JOINED_WEIGHT, learn_from_runs
 from indexer.training.cost_model.machines import machine_of, mean_facts
 from tuners.evaluation.learned import MACHINES_WEIGHT
@@ -101,7 +102,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             fill(db, machine(name, vector_bytes, **l2), matrices(16))
         embed(db.index)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(trees.EVERY_MACHINE, "num_iterations", 60)
+        patch.setitem(boosting.EVERY_MACHINE, "num_iterations", 60)
         words = ["train", "costmodel", str(folder), "--platform", "lanes", "--op", str(OP)]
         assert run_verb([*words, "--every-machine"]) == 0
     return folder
@@ -270,7 +271,7 @@ def test_it_is_combined_with_a_model_of_the_runs_here(
 
 @pytest.fixture
 def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(trees.EVERY_MACHINE, "num_iterations", 60)
+    monkeypatch.setitem(boosting.EVERY_MACHINE, "num_iterations", 60)
 
 
 def first_order(model: CostModel, db: Database, platform: Platform) -> str:

@@ -29,10 +29,10 @@ from builders import OP as TINY_OP  # noqa: E402
 from costmodel_samples import DIM, quick, samples  # noqa: E402
 
 from embeddb.cost_model.model import CostModel  # noqa: E402
+from embeddb.learning import boosting  # noqa: E402
 from embeddb.learning.calibration import _guard, held_out, judged_only  # noqa: E402
 from embeddb.learning.samples import SampleRow, Samples  # noqa: E402
 from indexer.training.cost_model import train as costmodel  # noqa: E402
-from indexer.training.cost_model import trees  # noqa: E402
 from indexer.training.cost_model.settings import forest  # noqa: E402
 from indexer.training.cost_model.train import retarget, train, unfinished  # noqa: E402
 from indexer.training.cost_model.trees import Grown, grow  # noqa: E402
@@ -43,13 +43,13 @@ SPADE, OP = load_platform("spade"), Op.parse("spmm:32")
 
 @pytest.fixture(autouse=True)
 def fewer_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(trees.ONE_MACHINE, "num_iterations", 40)
+    monkeypatch.setitem(boosting.ONE_MACHINE, "num_iterations", 40)
 
 
 @pytest.fixture(scope="module")
 def model() -> CostModel:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(trees.ONE_MACHINE, "num_iterations", 40)
+        patch.setitem(boosting.ONE_MACHINE, "num_iterations", 40)
         return train(samples(), forest(members=2))
 
 
@@ -85,15 +85,15 @@ def grown(rows: int, columns: int, seed: int, **settings: Any) -> tuple[Any, Any
     table[:, ::2] = np.round(table[:, ::2])
     table[:, 1] *= 1e6
     goal = table[:, 0] * table[:, 2] + np.sin(table[:, 3])
-    how = {**trees.ONE_MACHINE, "num_iterations": 60, "min_data_in_leaf": 3, "seed": seed}
-    return trees.boosted(table, goal, {**how, **settings}), table
+    how = {**boosting.ONE_MACHINE, "num_iterations": 60, "min_data_in_leaf": 3, "seed": seed}
+    return boosting.boosted(table, goal, {**how, **settings}), table
 
 
 @pytest.mark.parametrize("blocks", [[(0, 9)], [(0, 2), (2, 3), (3, 9)]])
 @pytest.mark.parametrize("extra", [True, False])
 def test_the_arrays_say_what_lightgbm_says(blocks: list[tuple[int, int]], extra: bool) -> None:
     pairs = [grown(300, 9, seed, extra_trees=extra) for seed in (0, 1)]
-    forest = Forest([trees.weights(b) for b, _ in pairs], [slice(*b) for b in blocks])
+    forest = Forest([boosting.weights(b) for b, _ in pairs], [slice(*b) for b in blocks])
     fresh = np.random.default_rng(9).normal(size=(700, 9)).astype(np.float32)
     on_splits = pairs[0][1].copy()
     for table in (pairs[0][1], fresh, np.zeros((1, 9), np.float32), fresh[:0]):
@@ -116,7 +116,7 @@ def test_the_arrays_say_what_lightgbm_says(blocks: list[tuple[int, int]], extra:
 
 def test_trees_without_a_split_are_a_constant() -> None:
     booster, table = grown(30, 9, 0, min_data_in_leaf=1000)
-    own = trees.weights(booster)
+    own = boosting.weights(booster)
     assert own["splits"].max(initial=0) == 0
     found = Forest([own], [slice(0, 9)]).score(table)
     np.testing.assert_allclose(found[0], booster.predict(table), atol=1e-6)
@@ -523,7 +523,7 @@ def test_a_row_of_good_configurations_only_is_not_taken_for_slow_ones() -> None:
         column,
         gains[column],
     )
-    target = trees.levelled(known)
+    target = boosting.levelled(known)
     for c in (0, 1):
         here, there = (target[known.part(at)][c] for at in (0, 1))
         assert here == pytest.approx(there, abs=0.1)
@@ -546,7 +546,7 @@ def test_where_lightgbm_does_not_load_one_line_says_what_to_install(
     def fail(_: str) -> None:
         raise error
 
-    monkeypatch.setattr(trees, "import_module", fail)
+    monkeypatch.setattr(boosting, "import_module", fail)
     with pytest.raises(MissingDependency, match=str(error)) as caught:
         train(samples(matrices=10), forest())
     assert "libgomp1" in caught.value.hint

@@ -23,8 +23,8 @@ from builders import fill, patterns, tiny
 from embeddb.core.config import Op
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model.model import CostModel
+from embeddb.learning import boosting
 from embeddb.learning.samples import SampleRow, Samples
-from indexer.training.cost_model import trees
 from tuners.evaluation import choose_predictor as judging
 
 ASKED = ("--platform", "tiny", "--op", "spmm:32", "--json")
@@ -33,7 +33,7 @@ QUICK = ("--members", "1", "--epochs", "2", "--threads", "1")
 
 @pytest.fixture(autouse=True)
 def fewer_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(trees.ONE_MACHINE, "num_iterations", 20)
+    monkeypatch.setitem(boosting.ONE_MACHINE, "num_iterations", 20)
     monkeypatch.setattr(judging, "_FEW_RUNS", 100)
 
 

@@ -19,9 +19,9 @@ from embeddb.core.errors import ModelError, UsageError  # noqa: E402
 from embeddb.core.files import model_file  # noqa: E402
 from embeddb.cost_model.graph_model import KernelTrees, predictor_of  # noqa: E402
 from embeddb.featurizers.kernel_embedding import KernelEmbedding  # noqa: E402
+from embeddb.learning.boosting import weights  # noqa: E402
 from embeddb.tensors.encoding.features import flat_rows  # noqa: E402
 from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, Analysis  # noqa: E402
-from indexer.training.cost_model.trees import weights  # noqa: E402
 from indexer.training.tensors.figures import kendall  # noqa: E402
 from indexer.training.tensors.fitting import KernelTraining, recipe  # noqa: E402
 from indexer.training.tensors.grown_trees import (  # noqa: E402
