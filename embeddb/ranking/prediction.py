@@ -86,8 +86,12 @@ def _with_own_runs(
     query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo, model: CostModel
 ) -> CostModel | Combined:
     """A model of every machine combined with that of the instance's own runs, where there are
-    enough; another model as it is."""
-    partition = lookup.answering(query.op, query.platform) if model.machines else None
+    enough; another model as it is, and one that learned from these runs as from other machines' (as
+    the starter's: to learn again would delay a first answer by seconds)."""
+    as_others = query.platform.id in model.machines and "own_rows" not in model.card
+    if not model.machines or as_others:
+        return model
+    partition = lookup.answering(query.op, query.platform)
     if partition is None:
         return model
     from embeddb.cost_model.combined import Combined
