@@ -34,6 +34,8 @@ CLIP = 1.5
 _MOST_LOG = 300.0
 #: Pseudo-runs with which a configuration's mean gain is drawn to zero.
 PSEUDO_RUNS = 1.0
+#: Rounds of a two-way fit.
+FIT_ROUNDS = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,7 +161,7 @@ def effects(gains: Floats) -> tuple[Floats, Floats]:
     ran = np.isfinite(gains)
     values = np.where(ran, gains, 0.0)
     level, prior = np.zeros(len(gains)), np.zeros(gains.shape[1])
-    for _ in range(8):
+    for _ in range(FIT_ROUNDS):
         level = (values - ran * prior).sum(axis=1) / np.maximum(ran.sum(axis=1), 1)
         prior = (values - ran * level[:, None]).sum(axis=0) / (ran.sum(axis=0) + PSEUDO_RUNS)
     return level, prior

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from embeddb.core.errors import MissingDependency, ModelError
 from embeddb.core.files.safe_read import reason_of
 from embeddb.cost_model.trees_numpy import MOST_SPLITS, TENSORS
-from embeddb.index.vote import effects
+from embeddb.index.vote import FIT_ROUNDS, PSEUDO_RUNS
 from embeddb.learning.samples import Samples
 
 _SETTINGS: dict[str, Any] = {
@@ -89,12 +89,15 @@ def boosted(
 
 
 def levelled(samples: Samples) -> Floats:
-    """float64[x]: gains less the level of their row, of a two-way fit, so that a row that ran good
-    configurations only has a higher level."""
-    row = np.repeat(np.arange(len(samples.rows)), np.diff(samples.indptr))
-    gains = np.full((len(samples.rows), len(samples.configs)), np.nan)
-    gains[row, samples.column] = samples.gain
-    level, _ = effects(gains)
+    """float64[x]: gains less the level of their row, so that one that ran good configurations only
+    has a higher level: the two-way fit `embeddb.index.vote.effects`, in memory for what ran alone.
+    """
+    column, row = samples.column, np.repeat(np.arange(len(samples.rows)), np.diff(samples.indptr))
+    of_row, of_column = np.bincount(row), np.bincount(column) + PSEUDO_RUNS
+    level, prior = np.zeros(len(of_row)), np.zeros(len(of_column))
+    for _ in range(FIT_ROUNDS):
+        level = np.bincount(row, samples.gain - prior[column]) / np.maximum(of_row, 1)
+        prior = np.bincount(column, samples.gain - level[row]) / of_column
     residual: Floats = samples.gain - level[row]
     return residual
 
