@@ -33,18 +33,19 @@ LEAST_GROUPS, LEAST_RUNS = 5, 40
 
 @one_thread()
 def learned_model(
-    lookup: Lookup, partition: AnswerIndex, platform: Platform, op: Op
+    lookup: Lookup, partition: AnswerIndex, platform: Platform, op: Op, *, stale: float = 1.0
 ) -> CostModel | None:
     """The model of the instance's own runs of an op, in the features of the partition that were not
-    learned from these runs: the saved one where no run was added since, else learned now (seconds).
-    None where there is too little to learn from."""
+    learned from these runs: the saved one where no run was added since, or less than `stale` times
+    its runs are there, else learned now (seconds). None where there is too little to learn from."""
     evidence = _own(partition, platform, op)
     if not enough(evidence) or not partition.vectors.size:
         return None
     model = lookup.models.learned(platform, op)
     if model is not None and not _fits(model, platform, op):
         model = None
-    if not lookup.learns:
+    few_more = model is not None and len(evidence.seconds) < stale * model.card["samples"]
+    if not lookup.learns or few_more:
         return model
     stamp = _stamp(evidence, _unlearned(lookup, partition, evidence).name)
     if model is None or model.card.get("stamp") != stamp:

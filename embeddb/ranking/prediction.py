@@ -40,6 +40,9 @@ MOST_PREDICTED = 4096
 _MOST_RETRIEVED = 512
 #: Other platforms' winners among the candidates of such a space: each takes a search.
 _MOST_FOREIGN = 8
+#: A model of an instance's own runs beside that of every machine stays until there are so many
+#: times its runs: seconds of learning after each added run would be worth little.
+_STALE = 1.25
 #: Standard errors by which a model that a query learned must be better than neighbours, as for
 #: costly featurizers: an answer by neighbours is easier to verify.
 _ERRORS = 2.0
@@ -97,7 +100,7 @@ def _with_own_runs(
     from embeddb.cost_model.combined import Combined
     from embeddb.learning.few_samples import learned_model
 
-    own = learned_model(lookup, partition, query.platform, partition.op)
+    own = learned_model(lookup, partition, query.platform, partition.op, stale=_STALE)
     if own is None:
         return model
     return Combined(model, own, lookup.vector(pattern, str(own.card["featurizer"]["name"])))

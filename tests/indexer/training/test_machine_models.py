@@ -285,6 +285,21 @@ def first_order(model: CostModel, db: Database, platform: Platform) -> str:
 
 
 @pytest.mark.usefixtures("few_trees")
+def test_a_few_more_runs_here_are_not_learned_from_at_once(place: Path) -> None:
+    new, asked, lines = machine("more", 32), matrices(1, first=50)[0], list[str]()
+    with Database.open(place) as db:
+        fill(db, new, matrices(6, first=60), order=(1.6, 1.0, 1.3))
+        embed(db.index)
+        learn_from_runs(db.index, new, [OP])
+        db.index.announce = lines.append
+        for count, learns in ((1, False), (3, True)):
+            fill(db, new, matrices(count, first=70), order=(1.6, 1.0, 1.3))
+            embed(db.index)
+            build_query(db.index, asked, new, OP)
+            assert any(line.startswith("learning from") for line in lines) is learns
+
+
+@pytest.mark.usefixtures("few_trees")
 def test_it_learns_from_the_runs_of_one_machine(place: Path) -> None:
     new, other = machine("own", 32, l2_bytes="1000000"), machine("another", 32)
     with Database.open(place) as db:
