@@ -6,6 +6,7 @@ It is saved in the database's folder and learned again when runs were added.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,25 +37,33 @@ def learned_model(
     lookup: Lookup, partition: AnswerIndex, platform: Platform, op: Op, *, stale: float = 1.0
 ) -> CostModel | None:
     """The model of the instance's own runs of an op, in the features of the partition that were not
-    learned from these runs: the saved one where no run was added since, or less than `stale` times
-    its runs are there, else learned now (seconds). None where there is too little to learn from."""
+    learned from these runs: the saved one if these are its runs, or with some more, but less than
+    `stale` times as many; else learned now (seconds). None where there is too little to learn from.
+    """
     evidence = _own(partition, platform, op)
     if not enough(evidence) or not partition.vectors.size:
         return None
     model = lookup.models.learned(platform, op)
     if model is not None and not _fits(model, platform, op):
         model = None
-    few_more = model is not None and len(evidence.seconds) < stale * model.card["samples"]
-    if not lookup.learns or few_more:
+    runs = len(evidence.seconds)
+    if not lookup.learns or (model is not None and few_more(model.card, runs, stale)):
         return model
     stamp = _stamp(evidence, _unlearned(lookup, partition, evidence).name)
     if model is None or model.card.get("stamp") != stamp:
-        runs = f"{len(evidence.seconds):,} runs of {op} on {platform.id}"
-        lookup.announce(f"learning from {runs} (seconds, once for these runs)")
+        what = f"{runs:,} runs of {op} on {platform.id}"
+        lookup.announce(f"learning from {what} (seconds, once for these runs)")
         model = _learned(lookup, partition, platform, op, stamp)
         if model is not None:
             lookup.models.keep(platform, op, model)
     return model
+
+
+def few_more(card: Mapping[str, Any], runs: int, stale: float) -> bool:
+    """True if there are more runs than the model of a card learned from, but less than `stale`
+    times as many; after a withdrawal there are fewer."""
+    learned = card.get("runs")
+    return type(learned) is int and learned < runs < stale * learned
 
 
 def _fits(model: CostModel, platform: Platform, op: Op) -> bool:
@@ -92,7 +101,8 @@ def _learned(
             return None
         from embeddb.learning.process import expected_figures, learn
 
-        model = learn(samples, process_card(samples, stamp=stamp))
+        runs = len(_own(partition, platform, op).seconds)
+        model = learn(samples, process_card(samples, stamp=stamp, runs=runs))
         model.card["expected"] = {str(op): expected_figures(model, samples)}
         return model
     except EmbeddbError:

@@ -216,6 +216,22 @@ def test_of_many_runs_the_process_reads_some_and_the_trees_all(
     assert one.startswith(f"learning from {runs:,} runs of spmm:32")
 
 
+@pytest.mark.parametrize(
+    ("card", "runs", "stale", "few"),
+    [
+        ({"runs": 100}, 101, 1.25, True),
+        ({"runs": 100}, 125, 1.25, False),
+        ({"runs": 100}, 100, 1.25, False),  # others in their place
+        ({"runs": 100}, 99, 1.25, False),  # one was withdrawn
+        ({"runs": 100}, 101, 1.0, False),
+        ({}, 101, 1.25, False),
+        ({"runs": "many"}, 101, 1.25, False),
+    ],
+)
+def test_a_few_more_runs(card: dict[str, object], runs: int, stale: float, few: bool) -> None:
+    assert few_samples.few_more(card, runs, stale) is few
+
+
 def test_a_damaged_file_is_learned_again(opened: Database, place: Path) -> None:
     shares(opened)
     file = place / "learned" / "pieces-spmm-32.safetensors"
