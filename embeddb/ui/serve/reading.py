@@ -78,18 +78,20 @@ async def read_apart(path: Path, name: str, limits: Limits) -> tuple[Pattern, by
 
 async def _ended(command: list[str], environment: dict[str, str]) -> tuple[int, bytes]:
     """Exit status and stdout of a process; it is killed on cancellation."""
-    started = await anyio.open_process(
-        command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
-    )
-    async with started as process:
-        assert process.stdout is not None
+    # Not a process of the event loop: the loop may end before the process does, and cancels more
+    # than once.
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    ) as process:
         try:
-            output = b"".join([part async for part in process.stdout])
-            return await process.wait(), output
+            output, _ = await anyio.to_thread.run_sync(process.communicate, abandon_on_cancel=True)
         finally:
-            # Closing would wait for it: the end of the server cancels only once.
-            if process.returncode is None:
-                process.kill()
+            process.kill()
+    return process.returncode, output
 
 
 def _loaded(out: Path, name: str) -> tuple[Pattern, bytes]:

@@ -151,7 +151,8 @@ def test_who_does_not_read_is_cut_off(db: Database, monkeypatch: pytest.MonkeyPa
         assert size < 20_000_000
 
 
-def test_the_end_does_not_wait_for_a_file(folder: Path) -> None:
+@pytest.mark.parametrize("later", [0.25, 0.4, 1.0])  # its reader starts, imports, reads
+def test_the_end_does_not_wait_for_a_file(folder: Path, later: float) -> None:
     command = [sys.executable, "-m", "embeddb.ui.cli.main", "serve", str(folder), "--port", "0"]
     with subprocess.Popen(
         [*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -164,7 +165,7 @@ def test_the_end_does_not_wait_for_a_file(folder: Path) -> None:
         with socket.create_connection(("127.0.0.1", port)) as s:
             head = f"POST {question} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}"
             s.sendall(head.encode() + b"\r\n\r\n" + body)
-            time.sleep(1)
+            time.sleep(later)
             process.send_signal(signal.SIGINT)
             began = time.monotonic()
             assert process.wait(20) == 0
