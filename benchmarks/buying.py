@@ -87,7 +87,7 @@ def by_draws(
     process: GaussianProcess, at: Inputs, count: int, rng: np.random.Generator
 ) -> list[int]:
     """The best of each of as many draws from the posterior, each once."""
-    mean = process.score(at, detailed=1)[0]
+    mean = process.on(at).gain
     covariance = process.covariances(at, np.full(len(mean), -1), at)[0]
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     root = vectors * np.sqrt(np.maximum(values, 0.0))

@@ -108,7 +108,7 @@ def main_effects(units: Sequence[Unit], held: set[str], seed: int, inputs: Any) 
     process = GaussianProcess.fit(measured, seed=seed)
 
     def expected(samples: Samples, row: int) -> Floats:
-        mean = process.score(inputs(samples, row, samples.part(row)), detailed=1)[0]
+        mean = process.on(inputs(samples, row, samples.part(row))).gain
         return mean - mean.mean()
 
     return expected

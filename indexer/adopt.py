@@ -21,7 +21,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, UsageError
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.workload import matrices_only
-from embeddb.cost_model.gaussian import GaussianProcess
+from embeddb.cost_model.gaussian import GaussianProcess, OnMatrix
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.vote import standard_error
@@ -273,12 +273,16 @@ def learned_choices(process: GaussianProcess, samples: Samples, among: Candidate
     """The five of each row in the order of a query without its guards, the row's group left out."""
     choices = {}
     for row, rest in without_group(process, samples, range(len(samples.rows))):
-
-        def correlate(some: Sequence[Config], at: int = row, of: GaussianProcess = rest) -> Any:
-            return of.correlation(inputs_of(samples, at, some))
-
         legal = np.flatnonzero(among.legal[row])
         configs = [among.configs[at] for at in legal.tolist()]
-        gain, spread = rest.score(inputs_of(samples, row, configs), detailed=len(configs))
-        choices[row] = legal[order_to_try(configs, gain, spread, correlate)[:MOST_CHOSEN]]
+        on = rest.on(inputs_of(samples, row, configs))
+        place = {config: at for at, config in enumerate(configs)}
+
+        def correlate(
+            some: Sequence[Config], on: OnMatrix = on, place: dict[Config, int] = place
+        ) -> Any:
+            return on.correlation(np.array([place[config] for config in some]))
+
+        order = order_to_try(configs, on.gain, on.spread(len(configs)), correlate)
+        choices[row] = legal[order[:MOST_CHOSEN]]
     return choices

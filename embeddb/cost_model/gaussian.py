@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[Any]]
     Floats = NDArray[np.float64]
+
+F = TypeVar("F", bound="np.floating[Any]")
 
 #: Variance of the level of a matrix, in units of the gains' variance: large, since only
 #: differences within a matrix are of interest.
@@ -102,6 +104,14 @@ class _Lengths(NamedTuple):
         return cls(exp[:3], float(exp[3] ** 2), float(exp[4]), exp[5:a], exp[a : a + columns],
                    exp[a + columns :])  # fmt: skip
 
+    def by_derived(self, one: Inputs, other: Inputs) -> Floats:
+        """float64[m,n]: kd kq."""
+        first, second = (
+            np.hstack([side.config * self.of_derived, side.derived * self.derived])
+            for side in (one, other)
+        )
+        return _likeness(first, second)
+
 
 class GaussianProcess:
     """A fitted process, stored as `tensors`: `logs` float64[5+2a+q] hyper-parameters;
@@ -143,35 +153,20 @@ class GaussianProcess:
         tensors["logs"] = _fitted(tensors, seed)
         return cls(tensors)
 
-    def score(self, at: Inputs, *, detailed: int) -> tuple[Floats, Floats]:
-        """float64[c] log gains of configurations on one matrix, up to a constant, and float64[c]
-        standard deviations: of the `detailed` best, and the largest of these for the others (nan
-        without any)."""
-        scaled = self._scaled(at)
-        cross = _covariance(scaled, self._inputs, self._lengths)
-        gain = cross @ self._factored[1]
-        unit = float(self.tensors["unit"][0])
-        spread = np.full(len(gain), np.nan)
-        if not detailed:
-            return unit * gain, spread
-        near = np.argsort(-gain, kind="stable")[:detailed]
-        own = _covariance(scaled.take(near[:1]), scaled.take(near[:1]), self._lengths)[0, 0]
-        explained = self._explained(cross[near])
-        variance = np.maximum(own - (explained**2).sum(axis=0), self._lengths.noise)
-        spread[:] = np.sqrt(variance.max(initial=self._lengths.noise))
-        spread[near] = np.sqrt(variance)
-        return unit * gain, unit * spread
+    def on(self, at: Inputs) -> OnMatrix:
+        """The predictions of configurations on one matrix that was not measured."""
+        return OnMatrix(self, self._scaled(at))
 
-    def correlation(self, at: Inputs) -> Floats:
-        """Posterior correlations float64[c,c] of the log gains of configurations on one matrix that
-        was not measured."""
-        scaled = self._scaled(at)
-        explained = self._explained(_covariance(scaled, self._inputs, self._lengths))
-        whole = _covariance(scaled, scaled, self._lengths) - explained.T @ explained
-        deviation = np.sqrt(np.maximum(np.diag(whole), _JITTER))
-        correlation = whole / deviation[:, None] / deviation
-        correlation[np.diag_indices(len(whole))] = 1.0
-        return correlation
+    def mean(self, scaled: Inputs) -> Floats:
+        """float64[c]: targets predicted for standardised inputs of one matrix."""
+        of, weight = self._lengths, self._factored[1]
+        configs, place = self._distinct
+        near = _likeness(scaled.matrix[:1] * of.matrix, self._inputs.matrix * of.matrix)[0]
+        each = np.bincount(place, weight * (of.amplitude[0] + of.amplitude[1] * near), len(configs))
+        mean = _likeness(scaled.config * of.config, configs * of.config) @ each
+        if scaled.derived.shape[1]:
+            mean += of.amplitude[2] * (of.by_derived(scaled, self._inputs) @ weight)
+        return np.asarray(mean)
 
     def draws(self, at: Inputs, row: int, count: int, seed: int) -> Floats:
         """Draws float64[count,c] from the posterior of the log gains of configurations on matrix
@@ -184,6 +179,16 @@ class GaussianProcess:
         noise = np.random.default_rng(seed).standard_normal((count, len(whole)))
         gain = cross @ self._factored[1] + noise @ _root(whole).T
         return float(self.tensors["unit"][0]) * np.asarray(gain)
+
+    def covariance(self, scaled: Inputs, *, to_samples: bool = False) -> Floats:
+        """Prior covariances float64[m,m] of standardised inputs of one matrix, or float64[m,n] with
+        the samples."""
+        return _covariance(scaled, self._inputs if to_samples else scaled, self._lengths)
+
+    @property
+    def noise(self) -> float:
+        """Variance of the noise of a target."""
+        return self._lengths.noise
 
     @property
     def level(self) -> float:
@@ -211,21 +216,26 @@ class GaussianProcess:
     def _explained(self, cross: Floats) -> Floats:
         """float64[n,m] from covariances float64[m,n] with the samples: inner products of its
         columns are the covariances that the samples explain."""
-        # By numpy alone: scipy's BLAS has threads of its own, which wait for processors on which
-        # those of numpy's spin: on two processors this took two to five times as long.
-        lower, right = self._factored[0], cross.T
-        explained = np.empty(right.shape)
-        for at, inverse in self._inverses:
-            rest = right[at : at + _BLOCK] - lower[at : at + _BLOCK, :at] @ explained[:at]
-            explained[at : at + _BLOCK] = inverse @ rest
-        return explained
+        return solved(*self._blocks, cross.T)
 
     @cached_property
-    def _inverses(self) -> list[tuple[int, NDArray[Any]]]:
-        """Inverses of the diagonal blocks of the Cholesky factor, by their first row."""
+    def _blocks(self) -> tuple[Floats, list[NDArray[Any]]]:
+        """The Cholesky factor, and the inverses of its diagonal blocks."""
         lower = self._factored[0]
         starts = range(0, len(lower), _BLOCK)
-        return [(at, np.linalg.inv(lower[at : at + _BLOCK, at : at + _BLOCK])) for at in starts]
+        return lower, [np.linalg.inv(lower[at : at + _BLOCK, at : at + _BLOCK]) for at in starts]
+
+    @cached_property
+    def single(self) -> tuple[NDArray[np.float32], list[NDArray[np.float32]]]:
+        """`_blocks` in single precision, exact enough for standard deviations."""
+        lower, inverses = self._blocks
+        return lower.astype(np.float32), [one.astype(np.float32) for one in inverses]
+
+    @cached_property
+    def _distinct(self) -> tuple[Floats, NDArray[np.int64]]:
+        """The configurations of the samples, and the place of each sample's among them."""
+        configs, place = np.unique(self._inputs.config, axis=0, return_inverse=True)
+        return configs, place.reshape(-1)
 
     def _scaled(self, at: Inputs) -> Inputs:
         return Inputs(*(_standard(part, self.tensors, n) for n, part in at._asdict().items()))
@@ -249,6 +259,60 @@ class GaussianProcess:
         target = self.tensors["target"].astype(np.float64)
         with one_thread():  # also of the library that the import brings
             return lower, cho_solve((lower, True), target)
+
+
+class OnMatrix:
+    """The posterior of c configurations on one matrix that was not measured: `gain` float64[c], log
+    gains up to a constant."""
+
+    def __init__(self, process: GaussianProcess, scaled: Inputs) -> None:
+        """From standardised inputs."""
+        self._process, self._scaled = process, scaled
+        self._unit = float(process.tensors["unit"][0])
+        self.gain = self._unit * process.mean(scaled)
+        self._columns: dict[int, NDArray[np.float32]] = {}
+
+    def spread(self, detailed: int) -> Floats:
+        """Standard deviations float64[c] of the gains: of the `detailed` best, and the largest of
+        these for the others."""
+        near = np.argsort(-self.gain, kind="stable")[:detailed]
+        own = self._process.covariance(self._scaled.take(near[:1]))[0, 0]
+        explained = (self._explained(near) ** 2).sum(axis=1, dtype=np.float64)
+        variance = np.maximum(own - explained, self._process.noise)
+        spread = np.full(len(self.gain), variance.max(initial=self._process.noise))
+        spread[near] = variance
+        return np.asarray(self._unit * np.sqrt(spread))
+
+    def correlation(self, at: NDArray[np.int64]) -> Floats:
+        """Correlations float64[k,k] of the gains of the configurations at some positions."""
+        explained = self._explained(at)
+        whole = self._process.covariance(self._scaled.take(at)) - explained @ explained.T
+        deviation = np.sqrt(np.maximum(np.diag(whole), _JITTER))
+        correlation = whole / deviation[:, None] / deviation
+        correlation[np.diag_indices(len(whole))] = 1.0
+        return np.asarray(correlation)
+
+    def _explained(self, at: NDArray[np.int64]) -> NDArray[np.float32]:
+        """float32[k,n]: rows of which inner products are the covariances that the samples explain.
+        They are kept: most configurations with correlations have had their spreads computed."""
+        new = [one for one in at.tolist() if one not in self._columns]
+        if new:
+            cross = self._process.covariance(self._scaled.take(np.array(new)), to_samples=True)
+            columns = solved(*self._process.single, cross.T.astype(np.float32))
+            self._columns.update(zip(new, np.ascontiguousarray(columns.T), strict=True))
+        return np.array([self._columns[one] for one in at.tolist()])
+
+
+def solved(lower: NDArray[F], inverses: Sequence[NDArray[F]], right: NDArray[F]) -> NDArray[F]:
+    """The solution [n,m] of lower x = right [n,m] from a triangular matrix and the inverses of its
+    diagonal blocks, in their precision."""
+    # By numpy alone: scipy's BLAS has threads of its own, which wait for processors on which
+    # those of numpy's spin: on two processors this took two to five times as long.
+    out = np.empty_like(right, order="C")
+    for at, inverse in zip(range(0, len(lower), _BLOCK), inverses, strict=True):
+        rest = right[at : at + _BLOCK] - lower[at : at + _BLOCK, :at] @ out[:at]
+        out[at : at + _BLOCK] = inverse @ rest
+    return out
 
 
 def _scales(inputs: Inputs) -> dict[str, NDArray[Any]]:
@@ -283,11 +347,7 @@ def _covariance(one: Inputs, other: Inputs, of: _Lengths) -> Floats:
     covariance = _likeness(one.config * of.config, other.config * of.config)
     covariance *= of.amplitude[0] + of.amplitude[1] * near
     if one.derived.shape[1]:
-        first, second = (
-            np.hstack([side.config * of.of_derived, side.derived * of.derived])
-            for side in (one, other)
-        )
-        by_derived = _likeness(first, second)
+        by_derived = of.by_derived(one, other)
         by_derived *= of.amplitude[2]
         covariance += by_derived
     return covariance

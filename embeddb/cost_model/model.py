@@ -18,8 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from operator import is_
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -39,7 +40,7 @@ from embeddb.cost_model.encoders.inputs import (
 )
 from embeddb.cost_model.encoders.latent import LatentEncoder, from_tensors
 from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM
-from embeddb.cost_model.gaussian import GaussianProcess, Inputs
+from embeddb.cost_model.gaussian import GaussianProcess, Inputs, OnMatrix
 from embeddb.cost_model.network_numpy import (
     FUSIONS,
     PARTS,
@@ -82,6 +83,17 @@ class _Prepared:
     nests: NDArray[np.float32]
     prior: Floats
     members: tuple[Any, ...]
+
+
+class _Scored(NamedTuple):
+    """The last scores of a process: correlations of the same predictions usually follow."""
+
+    problem: Problem
+    place: dict[Config, int]
+    on: OnMatrix
+
+    def covers(self, problem: Problem, configs: Sequence[Config]) -> bool:
+        return all(map(is_, problem, self.problem)) and all(c in self.place for c in configs)
 
 
 def _remember(cache: dict[Any, T], key: Any, value: T) -> T:
@@ -135,6 +147,7 @@ class CostModel:
         self._processes: dict[Op, GaussianProcess] = {}
         self._grown: dict[Op, Forest] = {}
         self._columns: dict[Any, ConfigColumns] = {}
+        self._last: _Scored | None = None
         try:
             self._check()
         except EmbeddbError as e:
@@ -294,9 +307,10 @@ class CostModel:
     def _scored(self, problem: Problem, configs: Sequence[Config]) -> tuple[Floats, Floats]:
         fit = self.card["calibration"]
         if self._processes:
-            gain, deviation = self._by_process(problem, tuple(configs))
-            gain = fit["slope"] * (gain - gain.mean())
-            return gain, fit["factor"] * np.hypot(deviation, fit["floor"])
+            gain, on = self._by_process(problem, tuple(configs))
+            self._last = _Scored(problem, {c: at for at, c in enumerate(configs)}, on)
+            gain = fit["slope"] * gain
+            return gain, fit["factor"] * np.hypot(on.spread(_DETAILED), fit["floor"])
         if self.predictor == "trees":
             source_score = None if self.source is None else self.source.score(problem, configs)[0]
             columns = self._columns_of(problem, tuple(configs))
@@ -316,8 +330,8 @@ class CostModel:
 
     def _gains(self, problem: Problem, configs: Sequence[Config]) -> Floats:
         with np.errstate(over="ignore", invalid="ignore"):
-            gain, _ = self._by_process(problem, tuple(configs), detailed=0)
-        return np.asarray(self.card["calibration"]["slope"] * (gain - gain.mean()))
+            gain, _ = self._by_process(problem, tuple(configs))
+            return np.asarray(self.card["calibration"]["slope"] * gain)
 
     @property
     def correlation(self) -> Callable[[Problem, Sequence[Config]], Floats] | None:
@@ -326,21 +340,23 @@ class CostModel:
         return self._correlation if self._processes else None
 
     def _correlation(self, problem: Problem, configs: Sequence[Config]) -> Floats:
-        columns = ConfigColumns(problem.platform, problem.op, configs)
-        return self._processes[self.nearest_op(problem.op)].correlation(columns.on(problem))
+        last = self._last
+        if last is None or not last.covers(problem, configs):
+            _, on = self._by_process(problem, tuple(configs))
+            return on.correlation(np.arange(len(configs)))
+        return last.on.correlation(np.array([last.place[config] for config in configs]))
 
-    def _by_process(
-        self, problem: Problem, configs: tuple[Config, ...], detailed: int = _DETAILED
-    ) -> tuple[Floats, Floats]:
-        """Log gains float64[c], averaged with those of the trees, and the standard deviations of
-        the process."""
+    def _by_process(self, problem: Problem, configs: tuple[Config, ...]) -> tuple[Floats, OnMatrix]:
+        """Log gains float64[c] over their mean, averaged with those of the trees, and the
+        process's posterior."""
         inputs, op = self._columns_of(problem, configs).on(problem), self.nearest_op(problem.op)
-        gain, deviation = self._processes[op].score(inputs, detailed=detailed)
+        on = self._processes[op].on(inputs)
+        gain = on.gain
         if op in self._grown:
             share = self.card["settings"]["trees"]
             grown = self._grown[op].score(np.hstack(inputs).astype(np.float32))[0]
             gain = (1.0 - share) * gain + share * grown
-        return gain, deviation
+        return gain - gain.mean(), on
 
     def _columns_of(self, problem: Problem, configs: tuple[Config, ...]) -> ConfigColumns:
         """Configurations prepared for any matrix; the last few sets are cached."""

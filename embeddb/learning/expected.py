@@ -133,7 +133,7 @@ def by_mean(
     `subset` bool[n] of the process's samples only."""
     some = set(rows)
     return {
-        row: among.best(row, rest.score(inputs_of(samples, row, among.configs), detailed=1)[0])
+        row: among.best(row, rest.on(inputs_of(samples, row, among.configs)).gain)
         for row, rest in without_group(process, samples, range(len(samples.rows)), subset)
         if row in some
     }

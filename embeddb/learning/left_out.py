@@ -54,8 +54,8 @@ def left_out(
     predicted = {}
     for row, rest in without_group(process, samples, rows):
         if row in judged:
-            ran = samples.ran(row)
-            predicted[row] = rest.score(inputs_of(samples, row, ran), detailed=len(ran))
+            on = rest.on(inputs_of(samples, row, samples.ran(row)))
+            predicted[row] = on.gain, on.spread(len(on.gain))
     return predicted
 
 

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.core.timing import TimingSummary
-from embeddb.index.run_matrix import coded
 from embeddb.ranking.query import Query
-from embeddb.ranking.rankers.order import error_correlation
+from embeddb.ranking.rankers.order import codes_of, error_correlation
 
 Floats = NDArray[np.float64]
 
@@ -77,7 +76,7 @@ def with_spread(
     at, default = posterior.place(answer), posterior.place(query.default)
     apart = spread
     if at is not None:
-        shared = error_correlation(coded(configs), at) * spread * spread[at]
+        shared = error_correlation(codes_of(configs), at) * spread * spread[at]
         apart = np.sqrt(np.maximum(spread**2 + spread[at] ** 2 - 2.0 * shared, 0.0))
     over = np.hypot(spread, spread[default]) if default is not None else spread
     return replace(posterior, spread=over, apart=apart)

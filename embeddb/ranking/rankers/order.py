@@ -71,7 +71,7 @@ def _correlated(configs: Sequence[Config], correlate: Correlate | None) -> Float
         # The tensors of a model file may be any numbers.
         with suppress(np.linalg.LinAlgError), np.errstate(all="ignore"):
             return _draws(correlate(configs))
-    codes = coded(configs)
+    codes = codes_of(tuple(configs))
     return _draws(np.array([error_correlation(codes, at) for at in range(len(configs))]))
 
 
@@ -121,6 +121,15 @@ def ran_first(
 @lru_cache(maxsize=8)
 def _noise(count: int) -> Floats:
     return np.random.default_rng(0).standard_normal((_DRAWS, count))
+
+
+@lru_cache(maxsize=8)
+def codes_of(configs: tuple[Config, ...]) -> NDArray[np.int64]:
+    """The `coded` parameters int64[c,p] of configurations, read only: answers for one matrix after
+    the other rank the same ones."""
+    codes = coded(configs)
+    codes.flags.writeable = False
+    return codes
 
 
 def error_correlation(codes: NDArray[np.int64], at: int) -> Floats:

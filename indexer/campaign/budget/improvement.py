@@ -126,7 +126,7 @@ class _Round:
         width = min(_RIVALS, *(len(configs) for configs in self._configs.values()))
         means, best = [], {}
         for at, inputs in self._inputs.items():
-            mean = self._process.score(inputs, detailed=1)[0]
+            mean = self._process.on(inputs).gain
             best[at] = np.argsort(-mean, kind="stable")[:width]
             means.append(mean[best[at]])
         return np.array(means), best

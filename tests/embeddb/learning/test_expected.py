@@ -87,9 +87,7 @@ def test_it_is_nearer_to_the_truth_than_the_share_of_the_best_sample() -> None:
 def test_better_choices_are_expected_to_be_better() -> None:
     own = samples(matrices=12, configs=20)
     process, among = learned(own), Candidates.of(own)
-    mean = {
-        row: process.score(inputs_of(own, row, among.configs), detailed=1)[0] for row in range(12)
-    }
+    mean = {row: process.on(inputs_of(own, row, among.configs)).gain for row in range(12)}
     best = {row: among.best(row, scores) for row, scores in mean.items()}
     worst = {row: among.best(row, -scores) for row, scores in mean.items()}
     good, bad = expected(process, own, among, [best, worst])

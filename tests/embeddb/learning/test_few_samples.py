@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from command_line import run_verb
+from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run
-from embeddb.cost_model.gaussian import GaussianProcess, Inputs
+from embeddb.cost_model.gaussian import OnMatrix
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.index.lookup import Lookup
@@ -137,13 +138,13 @@ def test_a_later_version_of_the_platform_is_learned_anew(place: Path, tmp_path: 
 def test_five_answers_are_a_set_by_the_errors_that_the_model_expects(opened: Database) -> None:
     asked: list[int] = []
 
-    def counted(process: GaussianProcess, at: Inputs) -> object:
-        asked.append(len(at.config))
-        return correlation(process, at)
+    def counted(on: OnMatrix, at: NDArray[np.int64]) -> object:
+        asked.append(len(at))
+        return correlation(on, at)
 
-    correlation = GaussianProcess.correlation
+    correlation = OnMatrix.correlation
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GaussianProcess, "correlation", counted)
+        patch.setattr(OnMatrix, "correlation", counted)
         shares(opened)
     assert asked and min(asked) >= 5
 

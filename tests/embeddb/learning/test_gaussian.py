@@ -62,8 +62,9 @@ def test_it_orders_configurations_of_matrices_that_it_never_saw() -> None:
     right = []
     for matrix in range(10):
         own = of == matrix
-        score, spread = process.score(others.take(own), detailed=5)
-        right.append(np.corrcoef(score, truth[own])[0, 1])
+        on = process.on(others.take(own))
+        spread = on.spread(5)
+        right.append(np.corrcoef(on.gain, truth[own])[0, 1])
         assert (spread > 0).all() and np.isfinite(spread).all()
     assert np.mean(right) > 0.95
 
@@ -72,7 +73,7 @@ def test_levels_of_matrices_change_nothing() -> None:
     inputs, gain, row = _samples(6, 10)
     moved = gain + 100.0 * row
     one, other = (GaussianProcess.fit(Measured(inputs, g, row)) for g in (gain, moved))
-    score, again = (p.score(inputs.take(row == 2), detailed=1)[0] for p in (one, other))
+    score, again = (p.on(inputs.take(row == 2)).gain for p in (one, other))
     assert np.allclose(score - score.mean(), again - again.mean(), atol=1e-3)
 
 
@@ -81,9 +82,9 @@ def test_without_is_the_process_of_the_rest() -> None:
     process = GaussianProcess.fit(Measured(inputs, gain, row))
     rest = process.without(row == 3)
     assert len(rest.tensors["row"]) == len(process.tensors["row"]) - 10
-    score = rest.score(inputs.take(row == 3), detailed=1)[0]
+    score = rest.on(inputs.take(row == 3)).gain
     assert np.corrcoef(score, gain[row == 3])[0, 1] > 0.8
-    assert not np.allclose(score, process.score(inputs.take(row == 3), detailed=1)[0])
+    assert not np.allclose(score, process.on(inputs.take(row == 3)).gain)
 
 
 def test_blocks_of_a_factor_explain_as_much_as_a_triangular_solution() -> None:
@@ -123,8 +124,8 @@ def test_what_does_not_vary_or_is_not_there_is_no_fault() -> None:
     inputs, gain, row = _samples(5, 8)
     plain = Inputs(inputs.config * 0, inputs.matrix, np.zeros((len(row), 0)))
     process = GaussianProcess.fit(Measured(plain, gain * 0, row))
-    score, spread = process.score(plain.take(row == 0), detailed=3)
-    assert np.allclose(score, score[0]) and np.isfinite(spread).all()
+    on = process.on(plain.take(row == 0))
+    assert np.allclose(on.gain, on.gain[0]) and np.isfinite(on.spread(3)).all()
 
 
 @pytest.mark.parametrize("name", ["logs", "target", "row", "unit", "center.matrix", "config"])
@@ -145,7 +146,7 @@ def test_covariances_say_how_a_measurement_narrows_others() -> None:
     others, *_ = _samples(3, 5, seed=5)
     last = np.arange(len(row)) == 20
     rest = process.without(last)
-    before, after = (p.score(others, detailed=15)[1] ** 2 for p in (rest, process))
+    before, after = (p.on(others).spread(15) ** 2 for p in (rest, process))
     between, among = rest.covariances(inputs.take(last), row[last], others)
     assert between.shape == (1, 15) and among.shape == (1, 1)
     expected = np.maximum(before - between[0] ** 2 / among[0, 0], after.min())
@@ -159,11 +160,11 @@ def test_correlations_are_those_of_the_posterior() -> None:
     inputs, gain, row = _samples(5, 7)
     process = GaussianProcess.fit(Measured(inputs, gain, row))
     one, *_ = _samples(1, 9, seed=5)
-    correlation = process.correlation(one)
+    correlation = process.on(one).correlation(np.arange(9))
     between, _ = process.covariances(one, np.full(9, 99), one)
     deviation = np.sqrt(np.diag(between))
     assert np.allclose(correlation, between / deviation[:, None] / deviation, atol=1e-4)
     assert np.linalg.eigvalsh(correlation).min() > -1e-8
     # Twins err together.
-    twins = process.correlation(one.take(np.array([0, 0, 1])))
+    twins = process.on(one.take(np.array([0, 0, 1]))).correlation(np.arange(3))
     assert twins[0, 1] == pytest.approx(1.0, abs=1e-4) and twins[0, 2] < 0.999

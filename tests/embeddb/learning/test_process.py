@@ -44,6 +44,23 @@ def test_it_knows_which_of_its_errors_correlate(model: CostModel) -> None:
     assert correlation[0, 2:].min() < 0.99
 
 
+def test_correlations_after_scores_are_those_of_a_model_that_scored_nothing(
+    model: CostModel,
+) -> None:
+    own = samples(matrices=13, configs=20)
+    problem, configs = own.problem(12), own.ran(12)
+    model.score(problem, configs[:12])
+    for some in (configs[3:9], configs[6:18], configs[14:]):
+        fresh = CostModel(model.card, model.tensors)
+        assert model.correlation is not None and fresh.correlation is not None
+        found, expected = (one.correlation(problem, some) for one in (model, fresh))
+        assert np.allclose(found, expected, atol=1e-4)
+    other = own.problem(11)
+    found, expected = (one.correlation(other, configs[3:9]) for one in (model, fresh))
+    assert np.allclose(found, expected, atol=1e-4)
+    assert not np.allclose(found, model.correlation(problem, configs[3:9]), atol=1e-3)
+
+
 def test_the_gain_over_a_slow_default_is_as_large_as_predicted() -> None:
     """Gains far below the mean of a matrix are no smaller in the prediction, and of matrices that
     it never saw an 80 % interval holds most, not all."""
