@@ -96,7 +96,7 @@ class Coverage:
             "groups": len({info.family for info in infos}),
             "runs": sum(store.count_runs(p) for p in scope_partitions(store, op, name)),
             "stubs": sum(info.stub for info in infos),
-            "unembedded": 0 if self.figures else sum(map(_readable, infos)),
+            "unembedded": 0 if self.figures else sum(map(readable, infos)),
             "default": str(platform.default(op)),
             "featurizer": None,
         }
@@ -121,15 +121,20 @@ def scope_states(db: Lookup) -> list[dict[str, Any]]:
     return [Coverage.of(db, scope).state() for scope in scopes(db.store)]
 
 
+def embedded(db: Lookup, op: Op, scope: str) -> bool:
+    """True if a workload of a scope has a vector."""
+    return any(db.evidence(op, scope)[1].values())
+
+
 def unembedded(db: Lookup, op: Op, scope: str) -> bool:
     """True if a scope lacks an index only because `embeddb embed` has not run."""
-    if any(db.evidence(op, scope)[1].values()):
+    if embedded(db, op, scope):
         return False
     infos = map(db.store.pattern, members_of(db.store, op, scope))
-    return any(info is not None and _readable(info) for info in infos)
+    return any(info is not None and readable(info) for info in infos)
 
 
-def _readable(info: WorkloadInfo) -> bool:
+def readable(info: WorkloadInfo) -> bool:
     """True if a featurizer could read the workload: its structure or code is stored, or its size
     known."""
     return not info.stub or min(info.sizes) > 0

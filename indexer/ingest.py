@@ -154,7 +154,7 @@ def ingest(
         journal = _journal_key(digest, chosen, base, read_options)
         named = LogName(store, chosen, path, content)
         report.campaign, names = named.campaign, named.journal
-    job = _Job(store, path, base, library or Library(None), report)
+    job = _Job(store, path, base, Library(None) if library is None else library, report)
     rows = read_rows(plug, path, read_options)
     job.consume(rows, journal, names, progress, new=named is not None and named.new)
     if named is not None:
@@ -175,7 +175,9 @@ def readers_of(path: Path) -> list[str]:
         refuse_packed(path)
     if not candidates:
         raise ReaderError(
-            "unknown format: no reader recognises it",
+            "a folder, and no reader recognises it: give its logs by name"
+            if path.is_dir()
+            else "unknown format: no reader recognises it",
             where=str(path),
             hint=f"give --format: one of {', '.join(plugins.available('reader'))}",
         )
@@ -199,7 +201,8 @@ def completed(options: ReadOptions, platform: Platform) -> ReadOptions:
     ops = [Op.parse(operation_of(kernel)[0].example()) for kernel in platform.ops]
     names = [p.name for op in ops for p in platform.space(op).params]
     log = platform.log if options.log == LogTable() else options.log
-    return replace(options, params=tuple(dict.fromkeys(names)), log=log)
+    op_name = options.op_name or ("" if options.op else log.op_name)
+    return replace(options, params=tuple(dict.fromkeys(names)), log=log, op_name=op_name)
 
 
 def _journal_key(content: Any, reader: str, platform: Platform, options: ReadOptions) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError
-from embeddb.core.records import Measurement, Run
+from embeddb.core.records import Measurement, Run, failure_kinds
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.timing import TimingSummary, summarise_runs
 from embeddb.core.workload import Workload
@@ -244,14 +244,14 @@ class Measured:
         }
 
     def _failures(self) -> list[dict[str, Any]]:
-        reasons = Counter(
+        failed = Counter(
             (timing.status, self.errors.get(config, ""))
             for config, timing in self.timings.items()
             if not math.isfinite(timing.seconds)
         )
         return [
             {"status": status, "error": error, "configs": count}
-            for (status, error), count in reasons.most_common()
+            for (status, error), count in failure_kinds(failed).most_common()
         ]
 
 

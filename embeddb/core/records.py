@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,8 +40,20 @@ AGAIN, ROUNDS = REMEASURED = ("/again", "/rounds")
 IN_A_ROW = "chain_s"
 #: In the `context` of a run of a tuner: the seconds of compiling and timing.
 HARDWARE_S = "hardware_s"
+#: A number in the text of an error.
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?", re.ASCII)
 #: Cycles stored as one second where the clock of a platform is unknown.
 CYCLES_PER_S = 1e9
+
+
+def failure_kinds(failed: Counter[tuple[str, str]]) -> Counter[tuple[str, str]]:
+    """Counts of failures by status and error, those whose errors differ in numbers alone (a job's,
+    a time) as one, with the error of the first."""
+    first: dict[tuple[str, str], tuple[str, str]] = {}
+    kinds: Counter[tuple[str, str]] = Counter()
+    for one, count in failed.items():
+        kinds[first.setdefault((one[0], _NUMBER.sub("0", one[1])), one)] += count
+    return kinds
 
 
 class Measurement(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -254,9 +254,9 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 _KEYS = """
     id pattern_id pattern_name platform op link answer expected_gain measured_gain confidence
     neighbours differences agreement evidence near_ties rejected warnings simulated time_unit tuner
-    featurizer model model_featurizer learned candidates default default_seconds created generation
-    evidence_op pattern novelty insight within_interval own calls noise runnable machines machine
-    meaning transfers counters platform_name why quantities computed
+    featurizer model own_model model_featurizer learned candidates default default_seconds created
+    generation evidence_op pattern novelty insight within_interval own calls noise runnable machines
+    machine meaning transfers counters platform_name why quantities computed
     """.split()  # noqa: SIM905 - a table of words
 
 

@@ -7,7 +7,6 @@ import itertools
 import math
 import os
 import statistics
-import threading
 import time
 from contextlib import suppress
 from functools import cache, lru_cache
@@ -23,6 +22,7 @@ from embeddb.handle.choice import Choice, CompileOptions
 from embeddb.handle.kernel_call import (
     KernelCall,
     built_kernel,
+    forkable_lock,
     forked,
     is_ready,
 )
@@ -383,7 +383,7 @@ class Trial:
     answer transferred from other machines may be wrong here by a factor of two."""
 
     def __init__(self, rivals: tuple[Rival, ...]) -> None:
-        self.rivals, self._lock = rivals, threading.Lock()
+        self.rivals, self._lock = rivals, forkable_lock()
         self._seconds: tuple[list[float], ...] = tuple([] for _ in rivals)
         # CPU time tells rivals on one thread apart even while other programs interrupt them.
         team = any(config and config.get("threads") == "all" for _, config in rivals)

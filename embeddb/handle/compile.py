@@ -96,8 +96,8 @@ def compile(
     calls run from CSR, and it is converted after as many calls as amortise the conversion.
     `seconds`: time limit for measuring the best few here.
     `reproducible`: the same bits in every call with the same number of threads; without `calls`
-    the matrix then stays CSR. `build`: True always compiles a missing kernel, False never does,
-    None if `calls` amortise it.
+    the matrix then stays CSR. `build`: True compiles a missing kernel unless A is tiny, False never
+    does, None if `calls` amortise it.
 
     If calls are too few to amortise a query or a build, the static best kernel runs if it is built.
     Otherwise, without a compiler, if a kernel cannot be built or stored, and below `SMALL`

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -14,7 +13,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, UsageError
 from embeddb.handle.autotune import Rival, Trial
 from embeddb.handle.choice import Choice, warn_once
-from embeddb.handle.kernel_call import KernelCall, by_kernel, by_scipy
+from embeddb.handle.kernel_call import KernelCall, by_kernel, by_scipy, forkable_lock
 from embeddb.handle.matrix import Matrix, matrix_of, operand, result_of
 
 Floats = NDArray[Any]
@@ -51,7 +50,7 @@ class Handle:
         self._later: DeferredConfig | None = None
         self._trial: Trial | None = None
         self._calls = self._copied = 0
-        self._changing = threading.Lock()
+        self._changing = forkable_lock()
         m, n = served.matrix.pattern.shape
         self._op, self._dtype = served.op, served.matrix.values.dtype
         self._k = served.op.width
@@ -148,7 +147,7 @@ class Handle:
         copied = object.__new__(type(self))
         with self._changing:
             copied.__dict__.update(self.__dict__)
-        copied._changing, copied._notes = threading.Lock(), list(self._notes)
+        copied._changing, copied._notes = forkable_lock(), list(self._notes)
         return copied
 
     def __deepcopy__(self, _: dict[int, Any]) -> Self:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -46,8 +48,22 @@ class _Process:
     most = 1 if _after_fork() else 0
 
 
+#: Locks of handles: the threads that held them at a fork are not there in the child.
+_locks: weakref.WeakSet[threading.Lock] = weakref.WeakSet()
+
+
+def forkable_lock() -> threading.Lock:
+    """A lock that is free in a forked child."""
+    lock = threading.Lock()
+    _locks.add(lock)
+    return lock
+
+
 def _forked() -> None:
     _Process.most = 1
+    for lock in _locks:
+        if lock.locked():
+            lock.release()
 
 
 os.register_at_fork(after_in_child=_forked)

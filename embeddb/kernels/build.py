@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -34,6 +34,8 @@ _MARCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _EXTENSIONS = (("__AVX512F__", 64), ("__AVX2__", 32))
 _TRAILER = struct.Struct("<8s16sd")
 _MAGIC = b"embeddb1"
+#: Age of a file of an unfinished build from which on no process writes it.
+_LEFT_S = 3600.0
 #: File with a line for each compiler of cached objects; and how many of the latest are tried.
 _COMPILERS, _MOST_COMPILERS = "compilers", 16
 _which = cache(shutil.which)
@@ -94,7 +96,12 @@ def build(source: str) -> Built:
 
 @contextmanager
 def _temporary(folder: Path) -> Iterator[Path]:
-    """An empty file in a folder, removed at the end. Raises: OSError."""
+    """An empty file in a folder, removed at the end; those that killed processes left there more
+    than an hour ago are removed first. Raises: OSError."""
+    for left in folder.glob(".build-*.tmp"):
+        with suppress(OSError):  # another process may have removed it
+            if left.stat().st_mtime < time.time() - _LEFT_S:
+                left.unlink()
     handle, name = tempfile.mkstemp(".tmp", ".build-", folder)
     os.close(handle)
     try:

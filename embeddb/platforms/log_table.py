@@ -11,6 +11,7 @@ from typing import Any
 
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
+from embeddb.core.kinds import operation_of
 from embeddb.core.records import CYCLES_PER_S, STATUSES
 from embeddb.platforms.kernel import Table
 from embeddb.platforms.space.rules import join, show
@@ -27,16 +28,18 @@ class LogTable:
 
     `columns` map roles (`indexer.readers.base.columns.ROLES`, `config.NAME`) to column names, for
     logs that have such a column; `unit` is the unit of times without one; `statuses` map the log's
-    words, in lower case, to ours; `op` is the operation of logs that do not name it; `instance` is
-    a device's label, or `this` for logs of the platform's own command. `clock_ghz` turns cycles
-    into seconds (0: the file has none). With `counts_cycles` the file has none and every time is a
-    number of cycles; `clock_ghz` is then that of `CYCLES_PER_S`.
+    words, in lower case, to ours; `op` is the operation of logs that do not name it, `op_name` its
+    name alone where a column has its number of dense columns; `instance` is a device's label, or
+    `this` for logs of the platform's own command. `clock_ghz` turns cycles into seconds (0: the
+    file has none). With `counts_cycles` the file has none and every time is a number of cycles;
+    `clock_ghz` is then that of `CYCLES_PER_S`.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     unit: str = ""
     statuses: Mapping[str, str] = field(default_factory=dict)
     op: Op | None = None
+    op_name: str = ""
     instance: str = ""
     clock_ghz: float = 0.0
     counts_cycles: bool = False
@@ -44,7 +47,8 @@ class LogTable:
     def __repr__(self) -> str:
         """Equal for equal tables: it is a key in the journal of readings."""
         names = (sorted(self.columns.items()), self.unit, sorted(self.statuses.items()))
-        return f"LogTable{(*names, str(self.op or ''), self.instance, self.clock_ghz)!r}"
+        op = str(self.op or self.op_name)
+        return f"LogTable{(*names, op, self.instance, self.clock_ghz)!r}"
 
     def here(self, names: Collection[str]) -> dict[str, str]:
         """The columns that a file has."""
@@ -53,7 +57,7 @@ class LogTable:
     @property
     def toml(self) -> str:
         """The table as TOML, without the clock."""
-        texts = {"unit": self.unit, "instance": self.instance, "op": str(self.op or "")}
+        texts = {"unit": self.unit, "instance": self.instance, "op": str(self.op or self.op_name)}
         lines = ["[log]", *(f"{name} = {json.dumps(text)}" for name, text in texts.items() if text)]
         for name, entries in (("columns", self.columns), ("status", self.statuses)):
             if entries:
@@ -73,11 +77,13 @@ def read_log(
     Raises: PlatformError naming file and key, also if only one of the two units is cycles and there
     is no clock."""
     cycles = table.tried(lambda: _counts_cycles(table, traits, command_unit), False)
+    op, op_name = table.tried(lambda: _op(table, kernels), (None, ""))
     log = LogTable(
         columns=table.tried(lambda: _texts(table.table("columns")), MappingProxyType({})),
         unit=table.data.get("unit", ""),
         statuses=table.tried(lambda: _statuses(table), MappingProxyType({})),
-        op=table.tried(lambda: _op(table, kernels), None),
+        op=op,
+        op_name=op_name,
         instance=table.tried(lambda: _instance(table), ""),
         clock_ghz=CYCLES_PER_S / 1e9 if cycles else clock_of(traits),
         counts_cycles=cycles,
@@ -127,17 +133,20 @@ def refuse_bad_clock(table: Table, traits: Mapping[str, Any]) -> None:
         )
 
 
-def _op(table: Table, kernels: Collection[str]) -> Op | None:
+def _op(table: Table, kernels: Collection[str]) -> tuple[Op | None, str]:
+    """The operation and "", or None and the name alone of one with dense columns."""
     text = table.take("op", str, "")
     if not text:
-        return None
+        return None, ""
+    if text in kernels and operation_of(text)[0].wide:
+        return None, text
     try:
         op = Op.parse(text)
     except UsageError as error:
         raise table.fault("op", str(error), hint=error.hint) from None
     if op.name not in kernels:
         raise table.fault("op", f"the platform has no {op.name}: {join(kernels)}")
-    return op
+    return op, ""
 
 
 def _instance(table: Table) -> str:

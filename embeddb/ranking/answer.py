@@ -186,6 +186,7 @@ def _recommendation(lookup: Lookup, query: Query, ranked: RankedCandidates) -> R
         if own_default is not None and math.isfinite(own_default.seconds)
         else None,
         model=ranked.model,
+        own_model=query.prediction.own_model if ranked.model else "",
         reproducible=VARYING in part.left_out,
         exact=INEXACT in part.left_out and part.inexact is not None,
         model_featurizer=query.prediction.featurizer if ranked.model else "",

@@ -13,7 +13,7 @@ import numpy as np
 
 from embeddb.core.checked_run import exact_runs
 from embeddb.core.config import Config, Op
-from embeddb.core.records import Measurement, Run
+from embeddb.core.records import Measurement, Run, failure_kinds
 from embeddb.core.reports import Progress
 from embeddb.core.timing import (
     APART,
@@ -128,7 +128,7 @@ def _candidates_run(
 def _failures(runs: Sequence[Run]) -> list[str]:
     """One line for each of the most frequent reasons of failed runs."""
     failed = (run.measurement for run in runs if run.measurement.error)
-    reasons = Counter((m.status, m.error) for m in failed)
+    reasons = failure_kinds(Counter((m.status, m.error) for m in failed))
     return [
         f"{plural(count, 'run')} failed ({status}): {error}"
         for (status, error), count in reasons.most_common(_REASONS)

@@ -74,36 +74,39 @@ def predicted(query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo) ->
         with refusing(ModelError):
             same = query.vote.featurizer == name and query.vote.vector.size
             vector = query.vote.vector if same else lookup.vector(pattern, name)
-            scorer = _with_own_runs(query, lookup, pattern, model)
+            scorer, own = _with_own_runs(query, lookup, pattern, model)
             lengths = lookup.lengths(pattern) if scorer.reads_lengths else None
             retrieve = partial(retrieved, lookup, query, pattern)
             scored = predict_by(
                 query, scorer, vector, store=lookup.store, lengths=lengths, retrieve=retrieve
             )
-            return _with_imputed(with_judgement(scored, model), model)
+            scored = with_judgement(scored, model).with_prediction(own_model=own)
+            return _with_imputed(scored, model)
     except EmbeddbError as e:
         return query.with_prediction(note=f"cost model {model.version} is not used: {e}")
 
 
 def _with_own_runs(
     query: Query, lookup: Lookup, pattern: Workload | WorkloadInfo, model: CostModel
-) -> CostModel | Combined:
+) -> tuple[CostModel | Combined, str]:
     """A model of every machine combined with that of the instance's own runs, where there are
-    enough; another model as it is, and one that learned from these runs as from other machines' (as
-    the starter's: to learn again would delay a first answer by seconds)."""
+    enough, and the name of the latter; another model as it is, and one that learned from these runs
+    as from other machines' (as the starter's: to learn again would delay a first answer by
+    seconds)."""
     as_others = query.platform.id in model.machines and "own_rows" not in model.card
     if not model.machines or as_others:
-        return model
+        return model, ""
     partition = lookup.answering(query.op, query.platform)
     if partition is None:
-        return model
+        return model, ""
     from embeddb.cost_model.combined import Combined
     from embeddb.learning.few_samples import learned_model
 
     own = learned_model(lookup, partition, query.platform, partition.op, stale=_STALE)
     if own is None:
-        return model
-    return Combined(model, own, lookup.vector(pattern, str(own.card["featurizer"]["name"])))
+        return model, ""
+    vector = lookup.vector(pattern, str(own.card["featurizer"]["name"]))
+    return Combined(model, own, vector), str(own.card.get("stamp", ""))
 
 
 def ranks(model: CostModel | None, op: Op) -> bool:

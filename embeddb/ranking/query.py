@@ -162,7 +162,8 @@ class Prediction:
     other configurations; `gains` predicts their gains alone (None: that is not faster). `correlate`
     gives correlations of its errors (None: unknown).
 
-    `version` is the model's (empty: none) and `featurizer` its input. `judged` is the held-out
+    `version` is the model's (empty: none) and `featurizer` its input; `own_model` names the one of
+    this machine's runs that is combined with it (empty: none). `judged` is the held-out
     share of the optimum by method (`transfer`, `rank`, `transfer+rank`; empty: never judged),
     `judged_5` that of the best of the first five; `expected` the share of the best of all that ran
     (nan: unknown), where the former are of the best sample of a matrix. `weight` is that of the
@@ -182,6 +183,7 @@ class Prediction:
     gains: Callable[[Sequence[Config]], NDArray[np.float64]] | None = None
     correlate: Correlate | None = None
     version: str = ""
+    own_model: str = ""
     featurizer: str = ""
     note: str = ""
     judged: Mapping[str, float] = field(default_factory=dict)

@@ -228,6 +228,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     `features` holds (value, mean, scale) by name, mean and scale as usual in the partition;
     `features_by` is their featurizer and its version, `featurizer` that of the neighbours. `model`
     is the version of the cost model that ranked and `model_featurizer` its input; empty: none did.
+    `own_model` names the model of this machine's own runs that was combined with it (empty: none).
     `pattern` is the information on the workload, with its thumbnail, without its features.
     `reproducible`: configurations whose sums run in varying order were left out; `exact`: those of
     reduced precision were. `transfers`: transferred schedules or tiles of neighbours that are
@@ -263,6 +264,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     default_seconds: float | None = None
     stages_s: dict[str, float] = {}
     model: str = ""
+    own_model: str = ""
     model_featurizer: str = ""
     insight: Diagnostics = Diagnostics()
     pattern: WorkloadInfo | None = None

@@ -53,7 +53,7 @@ def is_full(e: BaseException) -> bool:
 
 
 def _translated(e: Exception, folder: Path) -> StoreError:
-    text = str(e)
+    text = str(e.strerror if isinstance(e, OSError) and e.strerror else e)
     if is_full(e):
         return StoreFull(
             f"{folder}: no space left on the disk (or it fails); the batch was not written",

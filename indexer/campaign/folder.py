@@ -32,7 +32,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError
 from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, Run, in_context
+from embeddb.core.records import Measurement, Run, failure_kinds, in_context
 from embeddb.core.timing import median_state
 from embeddb.index.lookup import Lookup
 from embeddb.kernels.machine_failures import ProgramKilled
@@ -408,6 +408,7 @@ class Campaign:
             done.statuses.update(outcome.statuses)
             done.reasons.update(outcome.reasons)
             done.tasks_stored += db is not None and self.is_stored(db, task)
+        done.reasons = failure_kinds(done.reasons)
         return done
 
     def agreement(self, least: float = AGREE) -> list[Agreement]:

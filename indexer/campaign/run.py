@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -15,7 +16,7 @@ from embeddb.core.checked_run import checked_run
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, MatrixError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import HARDWARE_S, Measurement
+from embeddb.core.records import HARDWARE_S, Measurement, failure_kinds
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.timing import state_now
 from embeddb.core.workload import matrices_only
@@ -193,7 +194,7 @@ class CampaignJob:
                 outcomes.append((default.status, default.error))
         if campaign.killed and not any(status == "ok" for status, _ in outcomes):
             self._refuse_broken()
-        alike = len(outcomes) == _TRIED and len(set(outcomes)) == 1
+        alike = len(outcomes) == _TRIED and len(failure_kinds(Counter(outcomes))) == 1
         if alike and outcomes[0][0] in ("crash", "build"):
             raise nothing_ran(campaign, self.db.store.place)
 

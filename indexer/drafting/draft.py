@@ -27,6 +27,7 @@ from indexer.drafting.parameters import (
     suggested_constraints,
 )
 from indexer.readers.base.row import ReadOptions, RunRow
+from indexer.readers.base.statuses import no_value
 
 #: Prefix of every guess in the file.
 GUESS = "# GUESS:"
@@ -202,7 +203,10 @@ class _Text:
             if name != column and name not in self.left_out:
                 columns[f"config.{name}"] = column
         op = ops[0] if len(ops) == 1 else None
-        head, *rest = replace(table, columns=columns, op=op).toml.splitlines()
+        # With a column of widths the name alone.
+        name = ops[0].name if op is None and len({one.name for one in ops}) == 1 else ""
+        stated = name if "op" not in columns and "kernel" not in columns else ""
+        head, *rest = replace(table, columns=columns, op=op, op_name=stated).toml.splitlines()
         one = '# instance = "this"  # with the [command] below: log and command are one source'
         return [head, one, *rest]
 
@@ -216,6 +220,12 @@ class _Text:
         lines += [
             f"# {one}: a typing error? Then take it out of the values, and `index` rejects the row"
             for one in rare_values(self.params, self.log.rows)
+        ]
+        lines += [
+            f"# {p.name}: {word!r} among numbers: no value? That is an empty cell, NaN or NA"
+            for p in self.params
+            for word in p.values
+            if no_value(word) and any(isinstance(v, (int, float)) for v in p.values)
         ]
         self.guesses += [line.removeprefix("# ") for line in lines]
         if self.left_out:

@@ -80,7 +80,8 @@ def _no_name(name: str, column: str) -> str:
     """Reason why a column is no parameter by its name alone; empty if it may be one."""
     kind = "a repeat" if numbers_repeats(column) else "a session or machine"
     if numbers_repeats(column) or names_session(column):
-        return f"of {kind} by its name; --map config.{name}={column} makes it a parameter"
+        apart = "" if numbers_repeats(column) else f"--map instance={column} keeps machines apart, "
+        return f"of {kind} by its name; {apart}--map config.{name}={column} makes it a parameter"
     return ""
 
 
@@ -160,7 +161,7 @@ def _condition(one: Drafted, there: Configs, gone: Configs) -> str:
     """`flow == 'outer'` if the values of `one` decide whether a parameter is set; else empty."""
     with_it = {_plain(config[one.name]) for config in there}
     without = {_plain(config[one.name]) for config in gone}
-    if with_it & without or one.kind == "permutation":
+    if with_it & without or not _writable(one):
         return ""
     if len(with_it) > 1 and len(without) == 1:
         return f"{one.name} != {_quoted(next(iter(without)))}"
@@ -170,7 +171,7 @@ def _condition(one: Drafted, there: Configs, gone: Configs) -> str:
 def _narrow(one: Drafted, there: Configs) -> str:
     """The condition that `one` has a value of these rows; empty if these have all."""
     values = {_plain(config[one.name]) for config in there}
-    if len(values) == len(one.values) or one.kind == "permutation":
+    if len(values) == len(one.values) or not _writable(one):
         return ""
     if len(values) == 1:
         return f"{one.name} == {_quoted(next(iter(values)))}"
@@ -185,8 +186,14 @@ def _plain(value: Value) -> Any:
     return int(value) if isinstance(value, bool) else value
 
 
+def _writable(one: Drafted) -> bool:
+    """True if an expression can name each of its values."""
+    texts = [value for value in one.values if isinstance(value, str)]
+    return one.kind != "permutation" and not any(set(text) & set("'\\\n\r") for text in texts)
+
+
 def _quoted(value: Any) -> str:
-    return "'" + value.replace("'", "\\'") + "'" if isinstance(value, str) else str(value)
+    return f"'{value}'" if isinstance(value, str) else str(value)
 
 
 def rare_values(params: Sequence[Drafted], rows: Sequence[RunRow]) -> list[str]:

@@ -180,7 +180,10 @@ def test_results_of_a_small_log_are_no_parameters(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["seed", "trial", "rep", "session", "date", "node_id", "power_w", "temperature", "gpu name"],
+    [
+        *("seed", "trial", "rep", "session", "date", "node_id", "power_w", "temperature"),
+        *("gpu name", "gpu"),
+    ],
 )
 def test_repeats_and_the_machine_are_no_parameters_by_their_names(
     tmp_path: Path, name: str
@@ -193,6 +196,41 @@ def test_repeats_and_the_machine_are_no_parameters_by_their_names(
     mapped = ReadOptions(op=OP, columns={f"config.{own}": name})
     draft, platform = drafted(tmp_path, rows, f"{HEAD},{name}", mapped)
     assert own in {p.name for p in platform.space(OP).params}
+
+
+def test_a_cell_that_means_no_value_sets_no_parameter(tmp_path: Path) -> None:
+    rows = [
+        f"{matrix},{mode},{word if mode == 'merge' else vec},{vec + len(mode)}"
+        for matrix in "abcd"
+        for word in ("nan", "NA", "")
+        for mode in ("merge", "split")
+        for vec in (1, 2)
+    ]
+    _, platform = drafted(tmp_path, rows, "matrix,mode,vec,total_cyc")
+    assert [one.values for one in platform.space(OP).params if one.name == "vec"] == [(1, 2)]
+    assert read(tmp_path, platform) == (len(rows), 0)
+    none = [row.replace("nan", "None") for row in rows]
+    draft, platform = drafted(tmp_path, none, "matrix,mode,vec,total_cyc")
+    assert any("'None' among numbers" in guess for guess in draft.guesses)
+
+
+@pytest.mark.parametrize("mode", ["a's", "a\\"])
+def test_no_condition_names_a_value_that_no_expression_can(tmp_path: Path, mode: str) -> None:
+    cases = ((mode, 4), (mode, 8), ("b", ""), ("c", ""), ("d", ""))
+    rows = [f"{m},{one},{tile},{nth}7" for m in "abcd" for nth, (one, tile) in enumerate(cases)]
+    draft, _ = drafted(tmp_path, rows, "matrix,mode,tile,total_cyc")
+    assert any("tile is empty in some rows" in guess for guess in draft.guesses)
+
+
+def test_the_name_alone_of_an_operation_is_in_the_file_of_a_log_with_widths(
+    tmp_path: Path,
+) -> None:
+    rows = [f"{m},{w},{p},{p * w}" for m in "abc" for w in (32, 64) for p in (1, 2)]
+    named = ReadOptions(op_name="spmm")
+    draft, platform = drafted(tmp_path, rows, "matrix,width,panel,total_cyc", named)
+    assert 'op = "spmm"' in draft.text and platform.log.op_name == "spmm"
+    report = ingest(memory_store(), tmp_path / "tina.csv", platform=platform)
+    assert report.added == len(rows) and set(report.ops) == {"spmm:32", "spmm:64"}
 
 
 @pytest.mark.parametrize("name", ["threads", "max_iter", "power_limit_w", "index", "nodes"])

@@ -25,7 +25,7 @@ from embeddb.index.vote import plain_metric
 from embeddb.ranking.fallback import answer
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.neighbour_vote import scores
-from indexer.coverage import unembedded
+from indexer.coverage import embedded, unembedded
 from tuners.by_name import tuner_class
 from tuners.evaluation.bench import Bench, Replayed
 from tuners.evaluation.figures import (
@@ -143,6 +143,8 @@ def _nothing_to_judge(db: Lookup, scopes: Sequence[tuple[Op, str]]) -> NothingFo
             "nothing to judge: the patterns have no vectors yet",
             hint=f"`embeddb embed {db.store.place}` makes them",
         )
+    if scopes and all(op.workload.embedded and not embedded(db, op, at) for op, at in scopes):
+        return NothingFound(f"nothing to judge: {scopes[0][0].workload.unreadable}")
     many = many_of(*(op.kind for op, _ in scopes))
     return NothingFound(
         f"nothing to judge: no op and platform has two or more groups of {many} that ran the "

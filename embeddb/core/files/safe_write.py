@@ -131,12 +131,13 @@ def drop_torn_line(file: BinaryIO) -> None:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Add the path to an OSError: that of a full disk or of a name in an open folder has none."""
+    """Add the path to an OSError: that of a full disk or of a name in an open folder has none, and
+    the temporary name is no user's."""
     try:
         yield
     except OSError as error:
-        unnamed = error.filename is None or "/" not in str(error.filename)
-        if unnamed and error.errno is not None:
+        name = str(error.filename or "")
+        if ("/" not in name or name.endswith(".part")) and error.errno is not None:
             error.filename = str(path)
         raise
 

@@ -174,6 +174,8 @@ def ranked_by(recommendation: Recommendation) -> str:
         parts.append(f"neighbours by {recommendation.found_by}")
     if recommendation.model:
         parts.append(f"cost model {recommendation.model} on {recommendation.model_featurizer}")
+    if recommendation.own_model:
+        parts[-1] += f", combined with {recommendation.own_model} of the runs of this machine"
     return "; ".join(parts)
 
 

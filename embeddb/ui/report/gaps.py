@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from embeddb.core.config import Op
-from embeddb.core.kinds import operation_of
+from embeddb.core.kinds import kind_of, operation_of
 from embeddb.core.wording import counted, many_of, one_of, plural, share, shown
 from embeddb.index.guards import GOOD
 from embeddb.store.versions import instance_at_latest
 from embeddb.ui.report import commands
 from embeddb.ui.report.scopes import is_shared
+from indexer.coverage import readable
 
 if TYPE_CHECKING:
     from embeddb.core.records import WorkloadInfo
@@ -125,9 +126,6 @@ class _Finder:
 
     def structures(self) -> Iterator[Gap]:
         """Patterns with few runs and a stored structure, so that they can be measured at once."""
-        counts = self._db.store.counts()
-        if not counts["structure"] and not counts["nest"]:
-            return
         complete = [i for i, info in self._infos.items() if not info.stub]
         read = islice(complete, _MOST_READ)
         stored = [i for i in read if self._is_stored(i)]
@@ -143,7 +141,12 @@ class _Finder:
                 if self._infos[i].kind == _kind(s) and ran[i] < _FEW * s.per_pattern
             )
             if few and s.runnable:
-                names = [shown(self._infos[i].name or i, 80) for i in few[:_MOST_NAMED]]
+                often = Counter(info.name for info in self._infos.values())
+                named = (self._infos[i].name for i in few[:_MOST_NAMED])
+                names = [
+                    shown(name, 80) if name and often[name] == 1 else i[:12]
+                    for i, name in zip(few, named, strict=False)
+                ]
                 yield Gap(
                     kind="structure",
                     what=f"{counted({_kind(s): len(few)})}: {s.op} on {s.platform}",
@@ -157,7 +160,13 @@ class _Finder:
             reached = max([s.of_optimum or 0.0, *s.model_of_optimum.values()])
             if s.winners_only or not s.patterns:
                 continue
-            if s.of_optimum is None:
+            what, command = f"more {many_of(_kind(s))}", self._campaign(s, s.op)
+            if not s.featurizer:
+                infos = [self._infos[i] for i in self._patterns(s) if i in self._infos]
+                if any(map(readable, infos)):  # `unfinished` reports it
+                    continue
+                what, why, command = "sizes and structures", kind_of(_kind(s)).unreadable, ""
+            elif s.of_optimum is None:
                 groups = f"{plural(s.groups, 'group')} of {many_of(_kind(s))}"
                 why = f"{groups}: too few for cross-validation"
             elif reached < GOOD:
@@ -166,9 +175,9 @@ class _Finder:
                 continue
             yield Gap(
                 kind="quality",
-                what=f"more {many_of(_kind(s))}: {s.op} on {s.platform}",
+                what=f"{what}: {s.op} on {s.platform}",
                 why=why,
-                command=self._campaign(s, s.op),
+                command=command,
             )
 
     def widths(self) -> Iterator[Gap]:

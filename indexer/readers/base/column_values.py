@@ -290,7 +290,8 @@ _SESSIONS = {"session", "date", "datetime", "day", "timestamp", "host", "hostnam
 #: Words beside them that change nothing.
 _BESIDE = {"id", "idx", "index", "no", "num", "number", "name", "git", "random", "slurm", "gpu",
            "cpu", "avg", "mean", "w", "mw", "watt", "watts", "c", "j"}  # fmt: skip
-_CHIPS = ({"gpu", "name"}, {"cpu", "name"}, {"gpu", "model"}, {"cpu", "model"})
+_CHIPS = ({"gpu"}, {"cpu"}, {"accelerator"}, {"gpu", "name"}, {"cpu", "name"}, {"gpu", "model"},
+          {"cpu", "model"})  # fmt: skip
 _MOST_CHOICES = 32
 
 

@@ -126,6 +126,8 @@ def chosen(role: str, columns: Mapping[str, int], names: Sequence[str]) -> str:
 
 #: First records, from which the meaning of commas and the units are inferred.
 SAMPLE = 1000
+#: Cells without a value of a parameter, in lower case. `none` and `null` may be choices.
+_NO_VALUE = ("", "nan", "na", "n/a")
 #: A numeric identifier as some tables write it.
 _FLOAT = re.compile(r"(\d+)\.0+")
 
@@ -203,7 +205,7 @@ class Plan:
         config = dict(nested) if isinstance(nested, Mapping) else {}
         for param, column in self.config.items():
             raw = record.get(column)
-            if raw is not None and raw != "":
+            if raw is not None and not (isinstance(raw, str) and raw.strip().lower() in _NO_VALUE):
                 config[param] = raw
         if self.decimal:
             config = {param: decimal_point(raw) for param, raw in config.items()}

@@ -454,8 +454,9 @@ def guess(path: Path) -> list[str]:
 def wrong_file(path: Path, reader: str, why: str, *, line: int | None = None) -> ReaderError:
     """The error for a file that another reader should read; names that reader."""
     others = [name for name in guess(path) if name != reader]
-    hint = f"it looks like {others[0]}: use --format {others[0]}" if others else ""
-    return ReaderError(f"not a {reader} file: {why}", where=str(path), line=line, hint=hint)
+    hint = f"`embeddb index` with --format {others[0]} may read it" if others else ""
+    one = "an" if reader[0] in "aeio" else "a"
+    return ReaderError(f"not {one} {reader} file: {why}", where=str(path), line=line, hint=hint)
 
 
 def document_of(path: Path, reader: str) -> str:

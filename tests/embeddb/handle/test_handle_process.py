@@ -617,6 +617,26 @@ def test_threads_call_at_the_same_time(a: Any, b: Any) -> None:
         assert not wrong
 
 
+BUSY = """
+import os, signal, threading, numpy as np, embeddb
+from scipy import sparse
+a = sparse.csr_array(np.eye(200, dtype=np.float32))
+f = embeddb.compile(a, "spmm", k=16, config={config!r})
+with f._changing:  # as in another thread's update
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        f.update(2 * a)
+        os._exit(0 if (f(np.ones((200, 16), np.float32)) == 2).all() else 3)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_child_updates_a_handle_that_its_parent_was_updating() -> None:
+    code = BUSY.format(config=ROWS)
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
 SETTINGS = """
 import ctypes, numpy as np, embeddb
 from scipy import sparse

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
@@ -37,6 +38,16 @@ def test_a_damaged_kernel_is_rebuilt(kernels: Path) -> None:
         assert not cpu_build.build(text).error
         assert first.path.read_bytes()[:-8] == whole[:-8]
     assert not list(kernels.glob(".build-*"))
+
+
+def test_what_a_killed_build_left_is_removed_by_a_later_one(kernels: Path) -> None:
+    kernels.mkdir(parents=True)
+    old, new = kernels / ".build-a.tmp", kernels / ".build-b.tmp"
+    old.write_text("")
+    new.write_text("")
+    os.utime(old, (1, 1))
+    cpu_build.build("int embeddb_swept(void) { return 1; }\n")
+    assert not old.exists() and new.exists()
 
 
 def test_another_processor_to_compile_for_is_named_by_the_environment(

@@ -265,6 +265,7 @@ def test_it_is_combined_with_a_model_of_the_runs_here(
         vector, lengths = db.index.vector(asked, "stats"), db.index.lengths(asked)
         problem = Problem(vector, new, OP, asked.sizes, lengths)
         alone, _ = model.score(problem, found.configs)
+    assert bool(found.own_model) is combined
     assert found.version == model.version and (found.correlate is not None) is combined
     assert np.allclose(found.gain, alone) is not combined
 

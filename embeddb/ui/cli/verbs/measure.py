@@ -348,17 +348,18 @@ def calibrate_verb(db: str, as_json: bool, **options: Any) -> None:
     if as_json:
         emit(report.document())
     elif not report.platform:
-        say(f"submitted; this collects and reports: {_again(db, platform.name, options)}")
+        say(f"submitted; this collects and reports: {_again(db, options)}")
     else:
         _show_report(report)
         if not report.complete:
-            say(f"to continue: {_again(db, platform.name, options)}")
+            say(f"to continue: {_again(db, options)}")
         if not report.indexed:
             say(f"when there is time: {shlex.join(['embeddb', 'embed', db])}")
 
 
-def _again(db: str, platform: str, options: dict[str, Any]) -> str:
-    words = ["embeddb", "calibrate", db, "--platform", platform]
+def _again(db: str, options: dict[str, Any]) -> str:
+    # As typed: a command is only run out of the platform's file.
+    words = ["embeddb", "calibrate", db, "--platform", options["platform"]]
     words += [word for op in options["ops"] for word in ("--op", op)]
     for name in ("matrices", "executor", "campaign"):
         words += [f"--{name}", options[name]] if options[name] else []
