@@ -9,14 +9,10 @@ with embeddb.open("runs.db") as db:
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from math import inf
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
-from warnings import warn
 
-from embeddb import ranking
 from embeddb.core import __version__
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
@@ -109,12 +105,6 @@ def query(
         )
 
 
-#: For plug-ins that import from `embeddb.query`, the former name of the package
-#: `embeddb.ranking`.
-sys.modules["embeddb.query"] = ModuleType("embeddb.query")
-sys.modules["embeddb.query"].__dict__["__getattr__"] = ranking.__getattr__
-
-
 def _html(thing: object) -> str:
     from embeddb.ui.notebook import html_of
 
@@ -124,15 +114,7 @@ def _html(thing: object) -> str:
 set_html_renderer(_html)
 
 
-#: Old names of public types and what they are called now; each warns for one release.
-_RENAMED = {"PatternInfo": "WorkloadInfo"}
-
-
 def __getattr__(name: str) -> Any:
-    if name in _RENAMED:
-        new = _RENAMED[name]
-        warn(f"embeddb.{name} is now embeddb.{new}", DeprecationWarning, stacklevel=2)
-        return globals()[new]
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'embeddb' has no attribute {name!r}")

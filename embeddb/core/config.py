@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import index
 from typing import Any
-from warnings import warn
 
 from embeddb.core.errors import UsageError
 from embeddb.core.kinds import Operation, WorkloadKind, operation_of
@@ -81,12 +80,6 @@ class Op:
             reason = f"{kernel} cannot have {width[:20]} dense columns"
             raise UsageError(reason, hint=f"1 to {_MOST_COLUMNS}")
         return cls(kernel, int(width or 1), _DTYPE_OF.get(dtype, dtype) if dtype else "f32")
-
-    @property
-    def kernel(self) -> str:
-        """Former spelling of `name`; goes with the next release."""
-        warn("Op.kernel is now Op.name", DeprecationWarning, stacklevel=2)
-        return self.name
 
     @property
     def kind(self) -> str:

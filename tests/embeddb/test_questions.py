@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -138,15 +138,6 @@ def test_one_question_needs_one_call_again_and_again(folder: Path) -> None:
     assert isinstance(made, embeddb.Recommendation)
 
 
-def test_plugins_written_before_the_rename_import_from_the_name_of_the_function() -> None:
-    import embeddb.query
-    from embeddb.query import Candidate
-
-    from embeddb.ranking.recommendation import Candidate as here
-
-    assert Candidate is here and isinstance(embeddb.query, FunctionType)
-
-
 def test_measuring_is_a_word_of_the_question(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: dict[str, Any] = {}
 
@@ -210,8 +201,3 @@ def test_an_editor_is_told_of_every_public_name() -> None:
     assert set(dir(embeddb)) == set(embeddb.__all__)
     assert all(getattr(embeddb, name) is not None for name in embeddb.__all__)
     assert (Path(embeddb.__file__).parent / "py.typed").is_file()
-
-
-def test_the_old_name_of_a_public_type_warns() -> None:
-    with pytest.warns(DeprecationWarning, match="WorkloadInfo"):
-        assert getattr(embeddb, "PatternInfo") is embeddb.WorkloadInfo  # noqa: B009

@@ -190,8 +190,3 @@ def test_what_json_is_no_configuration(text: str | bytes) -> None:
 def test_spaces_around_parts_are_ignored() -> None:
     assert Config.parse(" a = 1 , b = word ") == Config({"a": 1, "b": "word"})
     assert Config.parse("") == Config({})
-
-
-def test_the_old_name_of_an_operation_warns() -> None:
-    with pytest.warns(DeprecationWarning, match=r"Op\.name"):
-        assert Op("spmm", 8).kernel == "spmm"

@@ -44,7 +44,7 @@ def _forget() -> None:
 
 #: A tuner that is nothing but its two methods.
 LAST_FIRST = """
-from embeddb.query import Candidate
+from embeddb.ranking import Candidate
 
 class PLUGIN:
     def __init__(self, query, *, rng):
