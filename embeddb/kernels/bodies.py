@@ -84,8 +84,8 @@ def walk(step: int) -> str:
     return "for (; p < end; p++)" if step == 1 else f"for (; p + {step} <= end; p += {step})"
 
 
-def indent(lines: list[str], by: int = 4) -> str:
-    return "\n".join(" " * by + line for line in lines)
+def indent(lines: list[str]) -> str:
+    return "\n".join(f"    {line}" for line in lines)
 
 
 def widths(tile: int) -> list[int]:

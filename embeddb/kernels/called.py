@@ -116,7 +116,6 @@ class CalledKernel:
         self.op, self.builder = op, builder
         self.variant, self.launch = _plan(config, op)
         built = cpu_build.build(cpu_codegen.source(self.variant, entry="called"))
-        self.compile_s = built.compile_s
         if built.error:
             raise RunnerUnavailable(f"the kernel does not compile: {built.error}")
         _require_trusted(built)

@@ -32,6 +32,8 @@ STREAMED = 256 * 2**20, 200
 #: copy without some of the entries.
 _ROW_BYTES = 20
 _CHUNK = 2**20
+#: Bytes that show the format of a file.
+_HEAD_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,17 +158,17 @@ def without_mark(text: bytes) -> bytes:
     return text.removeprefix(b"\xef\xbb\xbf")
 
 
-def head_bytes(path: Path, count: int = 4096) -> tuple[bytes, int]:
+def head_bytes(path: Path) -> tuple[bytes, int]:
     """The first bytes of a file, unpacked if it is gzipped, and its size on disk. Raises: OSError,
     EOFError, zlib.error."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        head = file.read(count)
+        head = file.read(_HEAD_BYTES)
         if head[:2] != b"\x1f\x8b":
             return head, size
         file.seek(0)
         with io.BufferedReader(_Unzipped(file, lambda _: None)) as stream:
-            return stream.read(count), size
+            return stream.read(_HEAD_BYTES), size
 
 
 class _Unzipped(io.RawIOBase):

@@ -39,8 +39,8 @@ _FINEST = 2.0**-10
 class DerivedQuantities:
     """The q derived quantities of c canonical, legal configurations of an op on a platform,
     prepared once for any number of workloads. `names` is empty where the platform's file defines
-    none; `digest` changes with a definition. Each quantity, and each aggregate within it, is
-    computed once per distinct combination of the parameters that it reads."""
+    none. Each quantity, and each aggregate within it, is computed once per distinct combination of
+    the parameters that it reads."""
 
     def __init__(
         self, platform: Platform, op: Op, configs: Sequence[Mapping[str, Any]] | EncodedConfigs
@@ -49,7 +49,7 @@ class DerivedQuantities:
         if not isinstance(configs, EncodedConfigs):
             configs = EncodedConfigs(configs)
         quantities = platform.quantities(op)
-        self.names, self.digest = quantities.names, quantities.digest
+        self.names = quantities.names
         self._op, self._count, self._order = op, len(configs), quantities.order
         self.facts = _facts(platform)
         self._reads: dict[str, frozenset[str]] = {}

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -194,9 +194,6 @@ class TensorGraph:
         """Its name, with the beginning of its id where the name is empty or in `taken`."""
         short = self.id[:12]
         return f"{self.name} ({short})" if self.name in taken else self.name or short
-
-    def renamed(self, name: str, group: str) -> TensorGraph:
-        return replace(self, name=name, group=group)
 
     def operand_shapes(self, at: int) -> tuple[Shape, ...]:
         """Shapes of the operands of the operation at a position, the first result of each."""

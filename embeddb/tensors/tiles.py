@@ -110,8 +110,6 @@ def _planned(kernel: TensorGraph) -> tuple[Plan | None, str]:
     return plan, ""
 
 
-#: Methods of matching dimensions.
-BY = ("role", "position")
 _ROLES = ("columns", "rows")
 
 

@@ -257,7 +257,6 @@ class GpuKernel:
 
     def __init__(self, device: Gpu, driver: Any, function: Any) -> None:
         self._device, self._launch, self._function = device, driver.cuLaunchKernel, function
-        self._driver = driver
         most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
         self.max_threads: int = _value(driver, driver.cuFuncGetAttribute(most, function))
 

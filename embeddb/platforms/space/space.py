@@ -120,13 +120,6 @@ class ConfigSpace:
         names = set[str]().union(*(when.names for when in self.rules.whens.values()))
         return tuple(sorted(names & self.rules.workload.structural - self.symbols.keys()))
 
-    def resolve(self, symbols: Mapping[str, int]) -> ConfigSpace:
-        """The space on one matrix. Raises: SpaceError for a symbol without a number."""
-        space = self.bind(symbols)
-        if space.unresolved:
-            raise SpaceError(f"no value for {', '.join(space.unresolved)}")
-        return space
-
     def bind(self, symbols: Mapping[str, int]) -> ConfigSpace:
         """The space with the numbers of some symbols; others stay unresolved."""
         numbers = {s: int(symbols[s]) for s in self.rules.symbols if s in symbols}

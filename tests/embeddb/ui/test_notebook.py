@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html.parser
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def test_objects_show_themselves_in_a_notebook(tmp_path: Path) -> None:
 
 
 def test_a_tensor_kernel_shows_its_operations() -> None:
-    kernel = dot_add(8, 16, 4).renamed(BAD, BAD)
+    kernel = replace(dot_add(8, 16, 4), name=BAD, group=BAD)
     shown = kernel._repr_html_()
     assert {"svg", "path", "rect"} <= Tags(shown).seen
     assert "tensor kernel" in shown and "9 operations" in shown

@@ -135,7 +135,7 @@ def test_kernels_with_drawn_arrays_are_timed_again_in_their_program(db: Database
 
 
 def test_kernels_that_fail_are_no_measured_ones_and_each_is_named(db: Database) -> None:
-    same = [softmax(rows).renamed("m", "m") for rows in (8, 16, 24)]
+    same = [replace(softmax(rows), name="m", group="m") for rows in (8, 16, 24)]
     kernels = [replace(one, kind="kernel") for one in same]
     tally = job(db, Played(breaks=frozenset({"divide"}))).kernels([*kernels, row_sum()])
     assert tally.kernels == 1 and len(tally.failed) == 3 and "m" in tally.failed

@@ -58,7 +58,10 @@ def test_cuts_in_a_log_are_judged_by_their_own_programs(
 ) -> None:
     db, log = str(tmp_path / "t.db"), tmp_path / "cuts.csv"
     with Database.create(tmp_path / "t.db") as made:
-        for program in (chain(6).renamed("six", "a"), chain(9).renamed("nine", "b")):
+        for program in (
+            replace(chain(6), name="six", group="a"),
+            replace(chain(9), name="nine", group="b"),
+        ):
             made.store.put_structure(program, WorkloadInfo.whole(program))
     rows = ["six,5:80,1", "six,whole,2", "nine,8:80,1", "nine,5:80,1"]
     log.write_text("\n".join(["matrix,cut,time_ms", *rows]) + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -21,7 +22,7 @@ BAD = "<script>alert(1)</script>"
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    bad = dot_add(80, 96, 64).renamed(BAD, BAD)
+    bad = replace(dot_add(80, 96, 64), name=BAD, group=BAD)
     folder = tmp_path_factory.mktemp("served") / "kernels.db"
     law.make(folder, kernels=[*law.measured(), bad])
     with (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -259,7 +260,9 @@ def test_an_operation_that_is_hidden_takes_no_time(both: OperationSums) -> None:
 
 def test_probes_are_learned_from_and_never_held_out() -> None:
     made = list(kernels(WORDS, 70, 5))
-    probes = [one.renamed(f"{PROBE}x/{at}", f"{PROBE}x") for at, one in enumerate(made[:20])]
+    probes = [
+        replace(one, name=f"{PROBE}x/{at}", group=f"{PROBE}x") for at, one in enumerate(made[:20])
+    ]
     for by in ("family", "program"):
         train, held = split(samples(iter([*probes, *made])), by, 0)
         assert held and not any(sample.group.startswith(PROBE) for sample in held)
