@@ -108,21 +108,16 @@ def linear(constant: int, terms: list[tuple[int, str]]) -> str:
 
 
 class Writer:
-    """Writer of expressions of one nest, with the C names `arrays`. A subclass may change accesses:
-    only `element` touches memory."""
+    """Writer of expressions of one nest, with the C names `arrays`."""
 
     def __init__(self, nest: Nest, arrays: list[str]) -> None:
         self.nest = nest
         self.arrays = arrays
 
-    def element(self, array: int, at: str, *, write: bool) -> str:
-        """One element of an array by its row-major position."""
-        return f"{self.arrays[array]}[{at}]"
-
     def access(self, access: Access, site: Site, *, write: bool = False) -> str:
         if access.array in site.packed and not write:
             return self._packed(access, site)
-        return self.element(access.array, self.place(access, site), write=write)
+        return f"{self.arrays[access.array]}[{self.place(access, site)}]"
 
     def place(self, access: Access, site: Site) -> str:
         """The row-major position of an element."""

@@ -45,26 +45,24 @@ def flags() -> tuple[str, ...]:
     return (*FLAGS, cpu_build.flags()[1], "-fopenmp", "-std=gnu11", "-fPIC", "-shared", "-w")
 
 
-def c_function(nest: Nest, schedule: Schedule, name: str, *, writer: type[Writer] = Writer) -> str:
+def c_function(nest: Nest, schedule: Schedule, name: str) -> str:
     """`void NAME(...)` with a pointer for each array of the nest, in their order; it needs
-    `PRELUDE` before it. `writer` writes the accesses.
+    `PRELUDE` before it.
 
     Raises: NestError for a schedule without code; legality is not checked.
     """
-    return _Function(nest, schedule, name, writer).text()
+    return _Function(nest, schedule, name).text()
 
 
 class _Function:
     """A function, and that of its parallel loop's body, if any."""
 
-    def __init__(
-        self, nest: Nest, schedule: Schedule, name: str, writer: type[Writer] = Writer
-    ) -> None:
+    def __init__(self, nest: Nest, schedule: Schedule, name: str) -> None:
         self.nest, self.schedule, self.name = nest, schedule, name
         self.pieces = schedule.pieces(nest)
         taken = {f"{kind}{d}" for kind in ("x", "low_", "sum_") for d in range(64)}
         self.names: Names = names_of(nest, frozenset({*taken, "packed", name, f"{name}_turn"}))
-        self.writer = writer(nest, list(self.names.arrays))
+        self.writer = Writer(nest, list(self.names.arrays))
         self.bounds: list[Bounds] = [
             bounds_of(self.writer, self.names, self.pieces, at) for at in range(len(self.pieces))
         ]
