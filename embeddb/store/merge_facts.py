@@ -84,11 +84,6 @@ def look_ahead(txn: Txn, infos: Iterable[WorkloadInfo]) -> None:
     txn.get_many("pattern", [*keys, *aliases])
 
 
-def merge_info(txn: Txn, info: WorkloadInfo) -> None:
-    """Apply `merge_infos` to one."""
-    merge_infos(txn, [info])
-
-
 def merge_infos(txn: Txn, infos: Collection[WorkloadInfo]) -> None:
     """Store our own facts: where they differ from stored ones, they are newer."""
     look_ahead(txn, infos)

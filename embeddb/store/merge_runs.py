@@ -18,7 +18,7 @@ from embeddb.store.merge_facts import (
     Contradiction,
     adopted_info,
     complete_infos,
-    merge_info,
+    merge_infos,
     resolved,
 )
 from embeddb.store.sources import Pushing
@@ -204,7 +204,7 @@ def adopt(
     target = resolved(txn, codec.pattern_key(info.id))
     if target == key:
         raise UsageError(f"stub {stub} cannot be adopted by itself")
-    merge_info(txn, adopted_info(info, stub_info))
+    merge_infos(txn, [adopted_info(info, stub_info)])
     moved = runs_of(txn, stub)
     rows = {k[20:].hex(): codec.decode_row(raw) for k, raw in txn.get_many("run", moved).items()}
     origins = {old: RunOrigin(row.imported, row.source) for old, row in rows.items()}

@@ -35,7 +35,6 @@ from embeddb.store.merge_facts import (
     changed_meaning,
     extends,
     is_builtin,
-    merge_info,
     merge_infos,
     name_key,
     platform_conflict,
@@ -295,7 +294,7 @@ class Store:
             for info, table, raw in rows:
                 # The id of a structure is never a stub, even if an earlier import says so.
                 txn.delete("alias", codec.pattern_key(info.id))
-                merge_info(txn, info)
+                merge_infos(txn, [info])
                 txn.put(table, codec.pattern_key(info.id), raw)
 
         self._engine.write(body)
