@@ -14,17 +14,15 @@ from embeddb.store import codec
 from embeddb.store.engine import Engine, Txn
 from embeddb.store.merge_facts import name_key, resolved
 from embeddb.store.models import decode_entry
+from embeddb.store.platform_rows import read_platform
 from embeddb.store.withdrawn import hidden_under, mark_faults
 
 T = TypeVar("T")
-#: Decodes a document, given its key and bytes, or raises.
-Decode = Callable[[str, bytes], object]
 
 
-def inconsistencies(engine: Engine, documents: Mapping[str, Decode] | None = None) -> list[str]:
+def inconsistencies(engine: Engine) -> list[str]:
     """Values that cannot be decoded, sizes that are impossible or differ from the structure's,
-    dangling references, and ids that do not match their content. `documents` are further tables
-    with their decoders."""
+    dangling references, and ids that do not match their content."""
     faults: list[str] = []
     with engine.read() as txn:
         configs = dict(_decoded(txn, "config", codec.decode_config, faults))
@@ -39,8 +37,7 @@ def inconsistencies(engine: Engine, documents: Mapping[str, Decode] | None = Non
         faults += _of_names(txn, patterns)
         faults += _of_aliases(txn, patterns)
         faults += _of_models(txn)
-        for table, decode in (documents or {}).items():
-            faults += _of_documents(txn, table, decode)
+        faults += _of_platforms(txn)
         faults += _of_runs(txn, configs, patterns)
     return faults
 
@@ -103,14 +100,14 @@ def _of_models(txn: Txn) -> Iterator[str]:
             yield str(e)
 
 
-def _of_documents(txn: Txn, table: str, decode: Decode) -> Iterator[str]:
-    for key, raw in txn.scan(table):
+def _of_platforms(txn: Txn) -> Iterator[str]:
+    for key, raw in txn.scan("platform"):
         name = key.decode(errors="replace")
         try:
             with refusing(StoreCorrupt):
-                decode(key.decode(), raw)
+                read_platform(key.decode(), raw)
         except EmbeddbError as e:
-            yield f"{table} {name[:80]!r}: {e}"
+            yield f"platform {name[:80]!r}: {e}"
 
 
 def _of_runs(

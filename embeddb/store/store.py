@@ -44,7 +44,7 @@ from embeddb.store.merge_facts import (
 )
 from embeddb.store.merge_runs import LOCAL, AppendResult, add_runs, adopt, counting, importing
 from embeddb.store.models import ModelTable
-from embeddb.store.platform_rows import platform_in, read_platform, write_platform
+from embeddb.store.platform_rows import platform_in, write_platform
 from embeddb.store.run_tables import RunTable, RunTables, foreign_tables, tables_with
 from embeddb.store.sources import Pushing, SourceTable
 from embeddb.store.withdrawn import WithdrawnTable, hidden_under
@@ -482,7 +482,7 @@ class Store:
     def problems(self) -> list[str]:
         """Damage found by reading everything, and contradictions in the data."""
         faults = self._engine.problems()
-        return faults or inconsistencies(self._engine, {"platform": read_platform})
+        return faults or inconsistencies(self._engine)
 
     def close(self) -> None:
         self._engine.close()
