@@ -144,7 +144,7 @@ class _Finder:
                 often = Counter(info.name for info in self._infos.values())
                 named = (self._infos[i].name for i in few[:_MOST_NAMED])
                 names = [
-                    shown(name, 80) if name and often[name] == 1 else i[:12]
+                    shown(name, 80) if name and often[name] == 1 else i
                     for i, name in zip(few, named, strict=False)
                 ]
                 yield Gap(
