@@ -96,8 +96,7 @@
     }
 
     look(kind) {
-      const shape = kind === this.rest ? 8 : kind;
-      return shape;
+      return kind === this.rest ? 8 : kind;
     }
 
     measure() {
@@ -222,9 +221,9 @@
       });
     }
 
-    nearest(px, py) {
+    nearest(px, py, within = Infinity) {
       let best = -1;
-      let least = NEAR * NEAR;
+      let least = within * within;
       for (let at = 0; at < this.data.x.length; at++) {
         if (this.alone >= 0 && this.data.kind[at] !== this.alone) continue;
         const [x, y] = this.place(at);
@@ -240,7 +239,7 @@
     // The next mark in the direction of an arrow: near, and not far off to the side.
     step([dx, dy]) {
       if (this.at < 0) {
-        this.point(this.closestTo(this.width / 2, this.height / 2));
+        this.point(this.nearest(this.width / 2, this.height / 2));
         return;
       }
       const [px, py] = this.place(this.at);
@@ -258,21 +257,6 @@
         }
       }
       if (best >= 0) this.point(best);
-    }
-
-    closestTo(px, py) {
-      let best = -1;
-      let least = Infinity;
-      for (let at = 0; at < this.data.x.length; at++) {
-        if (this.alone >= 0 && this.data.kind[at] !== this.alone) continue;
-        const [x, y] = this.place(at);
-        const away = (x - px) ** 2 + (y - py) ** 2;
-        if (away < least) {
-          least = away;
-          best = at;
-        }
-      }
-      return best;
     }
 
     point(at) {
@@ -378,7 +362,7 @@
         const [px, py] = at(event);
         const before = held.get(event.pointerId);
         if (!before) {
-          const found = this.nearest(px, py);
+          const found = this.nearest(px, py, NEAR);
           canvas.classList.toggle("on-point", found >= 0);
           if (found !== this.at) this.point(found);
           return;
@@ -400,7 +384,7 @@
         const was = held.delete(event.pointerId);
         canvas.classList.remove("moving");
         if (!was || moved >= 4 || event.type === "pointercancel" || held.size) return;
-        const found = this.nearest(...at(event));
+        const found = this.nearest(...at(event), NEAR);
         // A finger cannot hover: its first touch points, the second opens.
         if (event.pointerType !== "mouse" && found !== this.at) this.point(found);
         else if (found >= 0) this.open();
