@@ -17,11 +17,11 @@ from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.sizes import UNKNOWN
-from embeddb.core.wording import broken, line, many_of, one_of, sentence, shown
+from embeddb.core.wording import many_of, one_of, sentence, shown
 from embeddb.ranking.kernel_view import KernelView
 from embeddb.ui import draw
 from embeddb.ui.report import explanation_body, page_style
-from embeddb.ui.report.page import MOST_SHOWN, environment
+from embeddb.ui.report.page import environment
 from embeddb.ui.views import drawn_kernel, kernel_caption
 
 if TYPE_CHECKING:
@@ -59,15 +59,6 @@ def twin(address: str) -> str:
     return ("/index" if path == "/" else path) + ".json" + mark + query
 
 
-def config(values: dict[str, Any]) -> str:
-    return line(values) if values else "–"
-
-
-def breakable(text: str) -> Markup:
-    """A configuration with line breaks allowed after commas."""
-    return broken(shown(text, MOST_SHOWN))
-
-
 def sizes(row: dict[str, Any]) -> str:
     """Sizes as text: `1,000 × 1,000`, named sizes of other workloads, or a dash if unknown."""
     if "sizes" in row:
@@ -97,7 +88,7 @@ def _environment() -> Environment:
         return Op.parse(op).kind
 
     templates = environment(_FOLDER, nothing="–")
-    filters: list[Any] = [config, breakable, sizes, count, twin, kind_of]
+    filters: list[Any] = [sizes, count, twin, kind_of]
     templates.filters |= {own.__name__: own for own in filters}
     calls: list[Any] = [link, campaign_link, one_of, many_of, kind_of]
     templates.globals |= {own.__name__: own for own in calls}
