@@ -13,7 +13,7 @@ import click
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError, UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.core.wording import duration, factor, plural
+from embeddb.core.wording import duration, factor, is_known, plural
 from embeddb.database import Database
 from embeddb.tensors.edges import edges_of
 from embeddb.tensors.tensor_graph import TensorGraph
@@ -134,7 +134,7 @@ def _matrix(db: Database, subjects: list[Any], options: dict[str, Any], how: Any
             {
                 "what": "default" if config == done.default else "fastest",
                 "config": dict(config),
-                "seconds": done.tried.get(config),
+                "seconds": _finite(done.tried.get(config)),
                 "rounds_s": done.rounds.get(config, []),
                 "median_s": _finite(done.again_s(config)),
             }
@@ -253,11 +253,6 @@ def _subjects(db: Database, text: str, op: Op) -> list[Any]:
 # -- results as text -------------------------------------------------------------------------------
 
 
-def measured(seconds: float | None, unit: str = "s") -> str:
-    """Seconds as text; a dash for None or a failure."""
-    return "-" if seconds is None or not math.isfinite(seconds) else duration(seconds, unit)
-
-
 #: Configurations of the ranking that are shown.
 _MOST_RANKED = 10
 
@@ -282,7 +277,7 @@ def _show_matrix(done: Tuned, document: Mapping[str, Any]) -> None:
     say()
     rows = []
     for row in document["rows"]:
-        times = [measured(row[name], unit) for name in ("seconds", "median_s")]
+        times = [duration(row[name], unit) for name in ("seconds", "median_s")]
         base, again = document["default_s"], row["median_s"]
         gain = factor(base / again if base and again else None)
         times = times[:1] if done.exact else times
@@ -307,8 +302,8 @@ def _matrix_verdict(done: Tuned) -> str:
     return f"{factor(gain)} over the default in {counted}{sure}"
 
 
-def _finite(seconds: float) -> float | None:
-    return seconds if math.isfinite(seconds) else None
+def _finite(seconds: float | None) -> float | None:
+    return seconds if is_known(seconds) else None
 
 
 def _error(one: Tuned) -> str:
@@ -325,8 +320,8 @@ def _show_tiles(document: Mapping[str, Any]) -> None:
             one["name"],
             one["by"],
             f"{one['tried']} of {one['ranked']}",
-            measured(one["default_s"]),
-            measured(one["best_s"]),
+            duration(one["default_s"]),
+            duration(one["best_s"]),
             factor(one["gain"]),
             str(Config(one["best"])),
         ]
@@ -342,7 +337,7 @@ def _show_tiles(document: Mapping[str, Any]) -> None:
     default_s, best_s = document["default_s"], document["best_s"]
     if len(kernels) > 1 and best_s:
         say()
-        both = f"{measured(default_s)} untiled, {measured(best_s)} tuned"
+        both = f"{duration(default_s)} untiled, {duration(best_s)} tuned"
         say(f"all: {both}, {factor(document['gain'])}")
 
 
@@ -377,7 +372,7 @@ def _show_fusion(done: FusionTuned, document: Mapping[str, Any]) -> None:
     head = ["", "predicted", "measured", "rounds", "in a row", "gain", "kernels", "cut"]
     rows, names = [], ("predicted_s", "seconds", "median_s", "in_a_row_s")
     for row in document["rows"]:
-        times = [measured(row[name]) for name in names]
+        times = [duration(row[name]) for name in names]
         kernels = "-" if row["kernels"] is None else str(row["kernels"])
         rows.append([row["what"], *times, factor(row["gain"]), kernels, row["cut"]])
     table(head, rows)
@@ -434,10 +429,10 @@ def _rows(done: FusionTuned) -> list[dict[str, Any]]:
             {
                 "what": what,
                 "cut": one.cut.text,
-                "predicted_s": one.predicted_s,
-                "seconds": one.seconds,
+                "predicted_s": _finite(one.predicted_s),
+                "seconds": _finite(one.seconds),
                 "rounds_s": [timing.seconds for timing in done.rounds.get(one.cut, ())],
-                "median_s": again,
+                "median_s": _finite(again),
                 "in_a_row_s": _finite(done.in_a_row_s(one.cut)),
                 "gain": speedup(default, again),
                 "kernels": one.kernels or None,
