@@ -221,19 +221,23 @@
       });
     }
 
-    nearest(px, py, within = Infinity) {
+    // The mark of the least cost below a limit, of the kind that is shown alone if one is.
+    cheapest(cost, limit = Infinity) {
       let best = -1;
-      let least = within * within;
       for (let at = 0; at < this.data.x.length; at++) {
         if (this.alone >= 0 && this.data.kind[at] !== this.alone) continue;
         const [x, y] = this.place(at);
-        const away = (x - px) ** 2 + (y - py) ** 2;
-        if (away < least) {
-          least = away;
+        const own = cost(x, y);
+        if (own < limit) {
+          limit = own;
           best = at;
         }
       }
       return best;
+    }
+
+    nearest(px, py, within = Infinity) {
+      return this.cheapest((x, y) => (x - px) ** 2 + (y - py) ** 2, within * within);
     }
 
     // The next mark in the direction of an arrow: near, and not far off to the side.
@@ -243,19 +247,12 @@
         return;
       }
       const [px, py] = this.place(this.at);
-      let best = -1;
-      let least = Infinity;
-      for (let at = 0; at < this.data.x.length; at++) {
-        if (at === this.at || (this.alone >= 0 && this.data.kind[at] !== this.alone)) continue;
-        const [x, y] = this.place(at);
+      const best = this.cheapest((x, y) => {
         const ahead = (x - px) * dx + (y - py) * dy;
         const aside = Math.abs((x - px) * dy - (y - py) * dx);
-        const cost = ahead + 2.5 * aside;
-        if (ahead > 0.5 && aside <= 2 * ahead && cost < least) {
-          least = cost;
-          best = at;
-        }
-      }
+        // The mark itself is not ahead.
+        return ahead > 0.5 && aside <= 2 * ahead ? ahead + 2.5 * aside : Infinity;
+      });
       if (best >= 0) this.point(best);
     }
 
