@@ -1,11 +1,11 @@
-"""Resolve command-line arguments to a database, a workload or a platform; shared options."""
+"""Resolve command-line arguments to a database, a workload or a platform."""
 
 from __future__ import annotations
 
 import csv
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from indexer.frontends.tree import Extraction
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 #: An output of `embeddb eval --json` is far smaller.
 _MOST_EVAL_BYTES = 64 << 20

@@ -124,7 +124,7 @@ class _Pages:
         else:
             async with _turn(self._asks):
                 answer_id, status = await self._work(self._stored_pattern, query), 200
-        url = self._state.root + path_to(f"/answers/{answer_id}")
+        url = self._state.address.root + path_to(f"/answers/{answer_id}")
         if request.method == "POST" or _is_twin(request):
             return JSONResponse({"id": answer_id, "url": url}, status, headers={"location": url})
         return RedirectResponse(url, 303)
@@ -242,7 +242,7 @@ def _address(request: Request) -> str:
 
 def _page(state: AppState, request: Request, template: str, document: dict[str, Any]) -> bytes:
     here = _address(request)
-    return render(template, root=state.root, state=state, here=here, f=document).encode()
+    return render(template, root=state.address.root, state=state, here=here, f=document).encode()
 
 
 def _sent(request: Request, file: File) -> Response:

@@ -181,8 +181,7 @@ class AppState:
         address: Address | None = None,
         scratch: Store | None = None,
     ) -> None:
-        address = address or Address()
-        self.root, self.others_see_it = address.root, address.others_see_it
+        self.address = address or Address()
         self.db = db
         self.writable = writable and not db.store.readonly
         self.max_upload = max_upload

@@ -116,7 +116,6 @@ def _show_featurizer(document: dict[str, Any]) -> None:
 
 # -- tensor kernels --------------------------------------------------------------------------------
 
-_PREDICTORS = click.Choice(["auto", "network", "trees", "operations"])
 #: Names of the card's methods in text.
 _METHODS = {"transfer": "neighbours", "rank": "model", "transfer+rank": "both"}
 
@@ -129,7 +128,7 @@ _METHODS = {"transfer": "neighbours", "rank": "model", "transfer+rank": "both"}
 @option.trained
 @option.text("--platform", help="Instance of the runs.")
 @option.text("--tests", metavar="DB", help="Database of test kernels.")
-@click.option("--predictor", default="auto", show_default=True, type=_PREDICTORS)
+@option.choice("--predictor", among=["auto", "network", "trees", "operations"])
 @option.number("--hidden", default=128, least=4, most=4096, help="Width of the network.")
 @option.lr
 @option.number("--epochs", default=60, least=1, most=100_000)
