@@ -18,10 +18,10 @@ from indexer.readers.base.row import (
     RunRow,
     count,
     integer,
-    number,
     seconds,
 )
 from indexer.readers.base.table import Table
+from indexer.readers.base.units import number
 
 _WHAT = "ginkgo features"
 

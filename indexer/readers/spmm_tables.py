@@ -21,10 +21,10 @@ from indexer.readers.base.row import (
     count,
     integer,
     label,
-    number,
     seconds,
 )
 from indexer.readers.base.table import Table
+from indexer.readers.base.units import number
 
 _MOST_WIDTH = 1 << 20
 _LCM_MATRIX = ("Matrix", "nRows", "nCols", "NNZ")

@@ -26,9 +26,9 @@ from indexer.readers.base.row import (
     RunRow,
     config_of,
     integer,
-    number,
     seconds,
 )
+from indexer.readers.base.units import number
 
 #: `MeasureErrorNo` of auto_scheduler and of AutoTVM: our status and a description by error number.
 _ERRORS = {

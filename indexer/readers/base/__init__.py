@@ -26,13 +26,12 @@ from indexer.readers.base.row import (
     integer,
     label,
     need_op,
-    number,
     seconds,
     value,
 )
 from indexer.readers.base.statuses import status_of
 from indexer.readers.base.table import Table
-from indexer.readers.base.units import UNITS, divisor
+from indexer.readers.base.units import UNITS, divisor, number
 
 __all__ = [
     "UNITS",

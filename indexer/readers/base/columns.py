@@ -20,10 +20,17 @@ from indexer.readers.base.row import (
     config_of,
     cost,
     count,
-    number,
 )
 from indexer.readers.base.statuses import is_nothing, no_value, status_meant, status_of
-from indexer.readers.base.units import UNIT_WORDS, Cells, comma_of, decimal_point, in_cells, unit_of
+from indexer.readers.base.units import (
+    UNIT_WORDS,
+    Cells,
+    comma_of,
+    decimal_point,
+    in_cells,
+    number,
+    unit_of,
+)
 
 #: Roles a column can have, with the column names that take them when no map is given, the role's
 #: own name first. A role `time` may carry its unit (`time_ms`), and `config.NAME` is the parameter

@@ -19,7 +19,7 @@ from embeddb.core.records import Measurement
 from embeddb.core.sizes import Sizes
 from embeddb.core.workload import Workload
 from embeddb.platforms.log_table import LogTable
-from indexer.readers.base.units import divisor
+from indexer.readers.base.units import divisor, number, positive
 
 
 class MatrixRef(msgspec.Struct, frozen=True, gc=False):
@@ -145,25 +145,9 @@ def need_op(options: ReadOptions, path: Path) -> Op:
     return op
 
 
-def number(raw: Any) -> float:
-    """A finite number from a cell. Raises: ReaderError (reason only)."""
-    if isinstance(raw, bool) or (isinstance(raw, str) and "_" in raw):
-        raise ReaderError(f"{raw!r} is not a number")
-    try:
-        parsed = float(raw)
-    except (ValueError, TypeError, OverflowError):
-        raise ReaderError(f"{str(raw)[:40]!r} is not a number") from None
-    if not math.isfinite(parsed):
-        raise ReaderError(f"{str(raw)[:40]!r} is not a finite number")
-    return parsed
-
-
 def seconds(raw: Any, per_second: float = 1.0) -> float:
     """A positive duration in seconds. Raises: ReaderError for zero, negative, NaN, overflow."""
-    duration = number(raw) / per_second
-    if duration <= 0:
-        raise ReaderError(f"time {str(raw)[:40]!r} is not positive")
-    return duration
+    return positive(number(raw) / per_second, raw)
 
 
 def cost(raw: Any, per_second: float = 1.0) -> float | None:

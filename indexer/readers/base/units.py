@@ -80,8 +80,8 @@ class Cells:
                 pass
             else:
                 if 0 < time < math.inf and raw.__class__ is not bool and "_" not in str(raw):
-                    return (_positive(time / self.per_second, raw),)
-        return tuple(self._one(number, unit or stated, raw) for number, unit in self._all(raw))
+                    return (positive(time / self.per_second, raw),)
+        return tuple(self._one(time, unit or stated, raw) for time, unit in self._all(raw))
 
     def usable(self, raw: Any, stated: str = "") -> tuple[float, ...]:
         """Positive durations of a cell of a failed run; empty if it has anything else."""
@@ -95,7 +95,7 @@ class Cells:
             return [pair for one in raw for pair in self._all(one)]
         return numbers_in(_without_comma(raw, self.comma) if isinstance(raw, str) else raw)
 
-    def _one(self, number: float, unit: str, raw: Any) -> float:
+    def _one(self, time: float, unit: str, raw: Any) -> float:
         per_second = self.per_second
         if unit:
             if self.cycles and unit != "cycles":
@@ -106,10 +106,25 @@ class Cells:
             per_second = own
         if per_second is None:
             raise ReaderError(f"the unit of {str(raw)[:40]!r} is not stated", hint="give --unit")
-        return _positive(number / per_second, raw)
+        return positive(time / per_second, raw)
 
 
-def _positive(time: float, raw: Any) -> float:
+def number(raw: Any) -> float:
+    """A finite number from a cell. Raises: ReaderError (reason only)."""
+    if isinstance(raw, bool):
+        raise ReaderError(f"{raw} is not a number")
+    if isinstance(raw, str) and "_" in raw:
+        raise ReaderError(f"{raw[:40]!r} is not a number")
+    try:
+        parsed = float(raw)
+    except (ValueError, TypeError, OverflowError):
+        raise ReaderError(f"{str(raw)[:40]!r} is not a number") from None
+    if not math.isfinite(parsed):
+        raise ReaderError(f"{str(raw)[:40]!r} is not a finite number")
+    return parsed
+
+
+def positive(time: float, raw: Any) -> float:
     if time <= 0:
         raise ReaderError(f"time {str(raw)[:40]!r} is not positive")
     return time
@@ -121,37 +136,25 @@ def numbers_in(raw: Any) -> list[tuple[float, str]]:
     Raises: ReaderError (reason only) if there is anything else, or nothing.
     """
     if not isinstance(raw, str):
-        return [(_finite(raw), "")]
+        return [(number(str(raw) if isinstance(raw, bool) else raw), "")]
     pairs: list[tuple[float, str]] = []
     bare = 0  # where the numbers without a unit begin
     for piece in _BETWEEN.split(raw.strip(_BRACKETS)):
         if not piece:
             continue
         taken = _PIECE.fullmatch(piece)
-        number, word = taken.groups() if taken else (piece, None)
+        digits, word = taken.groups() if taken else (piece, None)
         unit = unit_of(word or "")
-        if word and not unit and (number or _BETWEEN.search(raw.strip())):
+        if word and not unit and (digits or _BETWEEN.search(raw.strip())):
             raise ReaderError(f"{raw[:40]!r} is not a number")
-        if number or not unit:
-            pairs.append((_finite(re.sub("[dD]", "e", number) if number else piece), ""))
+        if digits or not unit:
+            pairs.append((number(re.sub("[dD]", "e", digits) if digits else piece), ""))
         if unit:
             pairs[bare:] = [(one, unit) for one, _ in pairs[bare:]]
             bare = len(pairs)
     if not pairs:
         raise ReaderError(f"{raw[:40]!r} is not a number")
     return pairs
-
-
-def _finite(raw: Any) -> float:
-    if isinstance(raw, bool) or "_" in str(raw):
-        raise ReaderError(f"{str(raw)[:40]!r} is not a number")
-    try:
-        number = float(raw)
-    except (ValueError, TypeError, OverflowError):
-        raise ReaderError(f"{str(raw)[:40]!r} is not a number") from None
-    if not math.isfinite(number):
-        raise ReaderError(f"{str(raw)[:40]!r} is not a finite number")
-    return number
 
 
 def in_cells(cells: Collection[Any]) -> bool:
