@@ -28,6 +28,7 @@ from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import Pattern
 from embeddb.kernels.machine_failures import AGAIN, Deadline
 from embeddb.nests.nest import Nest
+from indexer.runners.harness.worker_process import kill_group
 
 if TYPE_CHECKING:
     from embeddb.core.config import Op
@@ -84,7 +85,7 @@ def run_once(
                     bufsize=0,
                     start_new_session=True,
                 )
-                at_end.callback(_kill, process)
+                at_end.callback(kill_group, process)
         except ValueError as error:
             return Ended(f"cannot be started: {error}", 0, b"", b"")
         except OSError as error:
@@ -156,16 +157,6 @@ def _ended(process: subprocess.Popen[bytes]) -> bool:
     """True if it has ended; it is not reaped yet, so its group's number remains reserved."""
     how = os.WEXITED | os.WNOHANG | os.WNOWAIT
     return os.waitid(os.P_PID, process.pid, how) is not None
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the whole group and reap the program; its children may have outlived it."""
-    with suppress(ProcessLookupError, PermissionError):  # nobody is left
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    for stream in (process.stdout, process.stderr):
-        if stream is not None:
-            stream.close()
 
 
 _MAX_TIMES = 10_000

@@ -195,11 +195,17 @@ def _end(process: subprocess.Popen[bytes], errors: IO[bytes], owner: int) -> Non
     """Kill the worker and close its pipes, unless this is a fork of its owner."""
     if os.getpid() != owner:
         return
-    # The whole session: compilers that the worker started must not outlive it either.
-    with suppress(ProcessLookupError, PermissionError):
+    kill_group(process)
+    errors.close()
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process with all others of its group, which may have outlived it, reap it and close
+    its pipes."""
+    with suppress(ProcessLookupError, PermissionError):  # nobody is left
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    for stream in (process.stdin, process.stdout, errors):
+    for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             stream.close()
 
