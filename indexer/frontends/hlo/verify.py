@@ -283,8 +283,7 @@ def _called(module: Module, name: str, inputs: Sequence[ShapeTree]) -> ShapeTree
     for one in body.instructions.values():
         if one.opcode != "parameter":
             continue
-        number = canonical(one)["number"]
-        assert isinstance(number, int)
+        number = number_of(one)
         numbers.add(number)
         if not 0 <= number < len(inputs):
             raise TensorError(f"parameter {number} of {name} with {len(inputs)} operands")
