@@ -98,13 +98,17 @@ def _offsets(count: int, parameters: list[str], key: int) -> NDArray[np.int64]:
     """Offsets of `count - 1` rows of `total = parameters[0]` entries in all. The variance of random
     rows' lengths equals their mean; these have S * S times that, with S = `parameters[1]`, 1 by
     default."""
-    total, uneven = int(parameters[0]), float(parameters[1]) if len(parameters) > 1 else 1.0
     rows = count - 1
     if rows < 1:
         return np.zeros(count, np.int64)
-    square = uneven * uneven * rows / max(total, 1)
+    total, spread, power = _uneven(parameters, rows)
     u = _real(_hash(np.arange(rows, dtype=np.uint64), key))
-    weight = _weights(u, square)
+    weight = 1.0 + spread * (2.0 * u - 1.0)
+    if power:
+        weight = u.copy()
+        for _ in range(power - 1):
+            weight *= u
+        weight *= power + 1.0
     sums = np.cumsum((weight * _WEIGHT).astype(np.int64) + 1)
     offsets = np.zeros(count, np.int64)
     offsets[1:] = np.floor(sums.astype(np.float64) / float(sums[-1]) * float(total))
@@ -112,20 +116,14 @@ def _offsets(count: int, parameters: list[str], key: int) -> NDArray[np.int64]:
     return offsets
 
 
-def _weights(u: NDArray[np.float64], square: float) -> NDArray[np.float64]:
-    """Weights whose squared coefficient of variation is about `square`: uniform around 1, and
-    beyond their maximum, a power of uniform numbers."""
+def _uneven(parameters: list[str], rows: int) -> tuple[int, float, int]:
+    """Entries in all, and the weights of rows: uniform around 1 within a spread, or beyond the
+    largest one, a power of uniform numbers (else 0)."""
+    total, uneven = int(parameters[0]), float(parameters[1]) if len(parameters) > 1 else 1.0
+    square = uneven * uneven * rows / max(total, 1)  # the coefficient of variation, squared
     if square <= 1 / 3:
-        return np.asarray(1.0 + sqrt(3 * square) * (2.0 * u - 1.0))
-    power = _power(square)
-    weight = u.copy()
-    for _ in range(power - 1):
-        weight *= u
-    return weight * (power + 1.0)
-
-
-def _power(square: float) -> int:
-    return max(1, min(64, round(square + sqrt(square * square + square))))
+        return total, sqrt(3 * square), 0
+    return total, 0.0, max(1, min(64, round(square + sqrt(square * square + square))))
 
 
 #: The same in C, above `fill_c`.
@@ -190,10 +188,8 @@ def fill_c(array: Array, number: int, name: str, c_type: str) -> list[str]:
 
 
 def _offsets_c(array: Array, name: str, key: str, parameters: list[str]) -> list[str]:
-    total, uneven = int(parameters[0]), float(parameters[1]) if len(parameters) > 1 else 1.0
     rows = array.elements - 1
-    square = uneven * uneven * max(rows, 1) / max(total, 1)
-    spread, power = (sqrt(3 * square), 0) if square <= 1 / 3 else (0.0, _power(square))
+    total, spread, power = _uneven(parameters, max(rows, 1))
     weigh = f"weight(x, {key}, {spread!r}, {power})"
     return [
         "{",
