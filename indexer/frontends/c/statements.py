@@ -15,7 +15,7 @@ from embeddb.nests.parts import Array, Const, Expr, Index, Loop, Statement, read
 from indexer.frontends.c.expressions import element, index_of, typed
 from indexer.frontends.c.text import SourceText, undefined
 from indexer.frontends.c.types import NATURALS, STORED, Operators, declared, of_index
-from indexer.frontends.c.variables import outer_indices, writes
+from indexer.frontends.c.variables import names_it, outer_indices, writes
 from indexer.frontends.distribute import combined
 from indexer.frontends.scalars import chosen, computed_type, masked, single
 from indexer.frontends.tree import (
@@ -167,22 +167,22 @@ def _first(init: Any) -> tuple[str, Any]:
 def _last(condition: Any, name: str) -> tuple[Any, str]:
     if isinstance(condition, c_ast.BinaryOp) and condition.op in ("<", "<=", ">", ">="):
         left, right = condition.left, condition.right
-        if isinstance(left, c_ast.ID) and left.name == name:
+        if names_it(left, name):
             return right, condition.op
-        if isinstance(right, c_ast.ID) and right.name == name:
+        if names_it(right, name):
             return left, condition.op.translate(str.maketrans("<>", "><"))
     raise NestError(f"loop {name} ends by a comparison of {name} with a bound")
 
 
 def _step(after: Any, name: str, scope: Scope) -> int:
     match after:
-        case c_ast.UnaryOp(op="p++" | "++" | "p--" | "--") if _is(after.expr, name):
+        case c_ast.UnaryOp(op="p++" | "++" | "p--" | "--") if names_it(after.expr, name):
             return 1 if "+" in after.op else -1
-        case c_ast.Assignment(op="+=" | "-=") if _is(after.lvalue, name):
+        case c_ast.Assignment(op="+=" | "-=") if names_it(after.lvalue, name):
             by, sign = after.rvalue, 1 if after.op == "+=" else -1
-        case c_ast.Assignment(op="=", rvalue=c_ast.BinaryOp(op="+" | "-")) if _is(
+        case c_ast.Assignment(op="=", rvalue=c_ast.BinaryOp(op="+" | "-")) if names_it(
             after.lvalue, name
-        ) and _is(after.rvalue.left, name):
+        ) and names_it(after.rvalue.left, name):
             by, sign = after.rvalue.right, 1 if after.rvalue.op == "+" else -1
         case _:
             raise NestError(f"loop {name} steps by a number: {name}++ or {name} += 4")
@@ -190,10 +190,6 @@ def _step(after: Any, name: str, scope: Scope) -> int:
     if not step:
         raise NestError(f"loop {name} steps by a number that is not 0")
     return sign * step
-
-
-def _is(node: Any, name: str) -> bool:
-    return isinstance(node, c_ast.ID) and node.name == name
 
 
 _BEYOND = {

@@ -117,7 +117,7 @@ class AroundScop:
         for node in below([self._function.body]):
             if isinstance(node, c_ast.Label) and node.coord.line < self._end:
                 return f"the last value of {name} may be read after a goto {node.name}"
-            if isinstance(node, c_ast.UnaryOp) and node.op == "&" and _is(node.expr, name):
+            if isinstance(node, c_ast.UnaryOp) and node.op == "&" and names_it(node.expr, name):
                 return f"the last value of {name} may be read by its address"
         if not any(used(rest, name) for rest in self._rests):
             return ""
@@ -128,13 +128,14 @@ class AroundScop:
         return f"{name} is read after them" if use == "read" else ""
 
 
-def _is(node: Any, name: str) -> bool:
+def names_it(node: Any, name: str) -> bool:
+    """True for a use of a variable."""
     return isinstance(node, c_ast.ID) and node.name == name
 
 
 def used(nodes: Sequence[Any], name: str) -> bool:
     """True if a name is used below nodes, whatever it stands for there."""
-    return any(_is(node, name) for node in below(nodes))
+    return any(names_it(node, name) for node in below(nodes))
 
 
 def _block(items: Sequence[Any], name: str) -> str:
