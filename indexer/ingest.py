@@ -122,7 +122,7 @@ def ingest(
     platform: Platform | None = None,
     options: ReadOptions | None = None,
     library: Library | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> IngestReport:
     """Read every row of `path` into the store.
 
@@ -252,7 +252,7 @@ class _Job:
         rows: Iterator[RunRow | Reject],
         journal: str,
         names: Mapping[str, bytes],
-        progress: Callable[[int], None] | None,
+        progress: Callable[[int], None],
         *,
         new: bool,
     ) -> None:
@@ -285,8 +285,7 @@ class _Job:
             )
             report.added += result.added
             report.duplicates += result.duplicates
-            if progress is not None:
-                progress(report.rows)
+            progress(report.rows)
         if not report.rejected and self._rejects.is_file() and not self._rejects.is_symlink():
             self._rejects.unlink()  # of a reading before the log was corrected
         report.seconds = time.monotonic() - started

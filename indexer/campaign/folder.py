@@ -97,7 +97,7 @@ def another_campaign(
     return InputError(f"another campaign is there{what}", where=str(folder), hint=hint)
 
 
-def nothing_ran(campaign: Campaign, place: str = "DB") -> InputError:
+def nothing_ran(campaign: Campaign, place: str) -> InputError:
     """The error for a campaign of a database at `place` without a point that ran."""
     done = campaign.progress()
     (((status, error), count),) = done.reasons.most_common(1)

@@ -57,8 +57,8 @@ class Drafted:
 def drafted_parameters(
     rows: Sequence[RunRow],
     columns: Mapping[str, str],
-    mapped: Collection[str] = (),
-    nested: Collection[str] = (),
+    mapped: Collection[str],
+    nested: Collection[str],
 ) -> tuple[list[Drafted], dict[str, str]]:
     """The parameters among the columns, which are by parameter, and for the others the reason why
     they are none. The caller has `mapped` some: the names of these columns do not count. Those
@@ -267,7 +267,7 @@ class LogRows:
     nested: Sequence[str] = ()
 
 
-def read_log_rows(path: Path, options: ReadOptions, *, reader: str = "") -> LogRows:
+def read_log_rows(path: Path, options: ReadOptions, *, reader: str) -> LogRows:
     """The first rows of a CSV or JSONL log.
 
     Raises: ReaderError for a file of another format, without a column for matrix or time, or

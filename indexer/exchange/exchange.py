@@ -20,7 +20,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import InputError, NothingFound, UsageError
 from embeddb.core.files.safe_write import whole_file
 from embeddb.core.records import Run, WorkloadInfo
-from embeddb.core.reports import Progress, Report
+from embeddb.core.reports import Progress, Report, ignore_progress
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
 from embeddb.store import RunTable, Store
@@ -210,7 +210,7 @@ def import_file(
     path: Path,
     *,
     rejects: bool = True,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> ImportReport:
     """Read an export into the database. Records stored before are counted, not added again, so an
     interrupted import is simply repeated. Nothing stored is changed: unusable records, and those
@@ -257,7 +257,7 @@ def push(
     *,
     platform: str = "",
     source: str = "",
-    progress: Progress | None = None,
+    progress: Progress = ignore_progress,
 ) -> PushReport:
     """Add the runs measured or read here, of a platform (an id, or a name for all its instances) or
     of all, to another database, with their patterns. Runs that came by an import or a push are left
@@ -283,8 +283,7 @@ def push(
     pushing = Pushing(source or own_source(), record)
     importer = Importer(team.store, pushing.source, None, pushing)
     total = sum(db.store.count_runs(p) for p in chosen)
-    count_rows = None if progress is None else lambda done: progress("push", done, total)
-    done = importer.all_of(_records(db, chosen), count_rows)
+    done = importer.all_of(_records(db, chosen), lambda done: progress("push", done, total))
     counts = {one.name: getattr(done, one.name) for one in fields(RecordReport)}
     return PushReport(
         source=pushing.source,

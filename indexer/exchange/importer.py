@@ -87,9 +87,7 @@ class Importer:
         self._ids: set[str] = set()
         self._spaces: dict[tuple[str, Op], tuple[str, tuple[ConfigSpace, set[str]]]] = {}
 
-    def all_of(
-        self, records: Iterable[Record], progress: Callable[[int], None] | None = None
-    ) -> ImportReport:
+    def all_of(self, records: Iterable[Record], progress: Callable[[int], None]) -> ImportReport:
         """Import all records, a batch per transaction.
 
         Raises: ReaderError where `records` is cut off; the records before are stored.
@@ -101,8 +99,7 @@ class Importer:
                 large = len(self.coded) >= _CODED or len(self.models) >= _MODELS
                 if large or len(self.runs) + len(self.infos) >= _BATCH:
                     self.write()
-                    if progress is not None:
-                        progress(self.report.runs + self.report.patterns)
+                    progress(self.report.runs + self.report.patterns)
             self.write()
         except ReaderError:  # of the file: those of a record are caught by `take`
             self.write()

@@ -459,9 +459,7 @@ class PoolVectors:
     `wanted`, or for a strategy without clusters.
     """
 
-    def __init__(
-        self, db: Lookup, name: str, *, wanted: bool, note: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, db: Lookup, name: str, *, wanted: bool, note: Callable[[str], None]) -> None:
         """Raises: UsageError if there is no strategy of that name."""
         clusters = strategy(name).clusters
         there = db.featurizers()
@@ -478,7 +476,7 @@ class PoolVectors:
     def clusters(self, count: int, seed: int) -> tuple[str, list[list[int]]]:
         """The featurizer's name, and clusters of the patterns; a warning if there are fewer."""
         clusters = clusters_of(np.stack(self._vectors), count, seed)
-        if len(clusters) < count and self._note is not None:
+        if len(clusters) < count:
             self._note(
                 f"warning: {plural(len(clusters), 'cluster')} instead of {count}: there are not "
                 "more matrices that differ"

@@ -367,9 +367,9 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
     hosts: list[HostTasks]
 
 
-def executor_named(name: str, options: ExecutorOptions | None = None) -> Executor:
+def executor_named(name: str, options: ExecutorOptions) -> Executor:
     """An executor plug-in. Raises: UsageError, MissingDependency, PluginError."""
-    executor: Executor = plugins.load("executor", name)(options or ExecutorOptions())
+    executor: Executor = plugins.load("executor", name)(options)
     return executor
 
 

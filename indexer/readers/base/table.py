@@ -141,7 +141,7 @@ class Table:
             if not isinstance(row, Reject):
                 yield line, dict(zip(self.names, row, strict=True))
 
-    def turn(self, row: Sequence[str], *, follow: bool = False) -> bool:
+    def turn(self, row: Sequence[str], *, follow: bool) -> bool:
         """True if a row is another header (at least two cells, and half of them, are names of
         columns); the rows below are then ordered by it. Raises: ReaderError as `rows`."""
         new, names = list(map(_folded, row)), list(map(_folded, self.names))

@@ -170,7 +170,7 @@ def _pairs(cell: Any) -> list[tuple[float, str]]:
         return []
 
 
-def comma_of(cells: Iterable[Any], where: str = "", *, rather: str = "repeats or decimal") -> str:
+def comma_of(cells: Iterable[Any], where: str, *, rather: str) -> str:
     """Meaning of a comma in the cells of a column: `decimal`, `thousands`, `repeats` (between
     them), or "" where there is none or they disagree; `rather` is preferred where it may also
     separate repeats.

@@ -159,13 +159,17 @@ def split(rng: np.random.Generator, points: float, rank: int) -> list[int]:
     return [max(size(rng, middle / 1.05, middle * 1.05), 2) for middle in middles]
 
 
-def order(rng: np.random.Generator, free: int, rank: int, *, stays: float = 0.6) -> list[int]:
+#: Share of nests whose loops stay in their order.
+_STAYS = 0.6
+
+
+def order(rng: np.random.Generator, free: int, rank: int) -> list[int]:
     """Order of loops from the outermost, of which the first `free` carry no dependence: unchanged,
     or those `free` among themselves and then the others, or rarely any order."""
     drawn = rng.random()
-    if drawn < stays:
+    if drawn < _STAYS:
         return list(range(rank))
-    if drawn < stays + 0.8 * (1 - stays):
+    if drawn < _STAYS + 0.8 * (1 - _STAYS):
         outer, inner = rng.permutation(free), rng.permutation(rank - free) + free
         return [int(at) for at in (*outer, *inner)]
     return [int(at) for at in rng.permutation(rank)]

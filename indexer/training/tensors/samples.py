@@ -28,6 +28,7 @@ from embeddb.tensors.tensor_graph import TensorGraph, is_probe, program_of
 SPLITS = ("program", "family")
 #: With fewer, a single one in the validation part decides the result.
 FEWEST_GROUPS = 5
+_VALID_SHARE = 0.2
 _UNANALYSED = "samples need the analysis that their model is trained with"
 _NONE = np.empty((0, len(OPERATION)), dtype=np.float32)
 
@@ -161,10 +162,10 @@ def about(runs: KernelRuns) -> dict[str, Any]:
 
 
 def split(
-    samples: Sequence[KernelSample], by: str, seed: int, share: float = 0.2
+    samples: Sequence[KernelSample], by: str, seed: int
 ) -> tuple[list[KernelSample], list[KernelSample]]:
-    """A training part and a held-out part: whole programs or whole families (Section 4), about
-    `share` of them, drawn by seed. Synthetic training kernels are never held out. Raises:
+    """A training part and a held-out part: whole programs or whole families (Section 4), a
+    fifth of them, drawn by seed. Synthetic training kernels are never held out. Raises:
     InputError for too few; UsageError for another `by`."""
     if by not in SPLITS:
         raise UsageError(f"no split by {by!r}", hint=f"one of {', '.join(SPLITS)}")
@@ -179,7 +180,7 @@ def split(
             hint="measure kernels of other programs",
         )
     order = np.random.default_rng(seed).permutation(names)
-    out = set(order[: max(round(len(names) * share), 1)].tolist())
+    out = set(order[: max(round(len(names) * _VALID_SHARE), 1)].tolist())
     parts: tuple[list[KernelSample], list[KernelSample]] = ([], [])
     for sample, name in zip(samples, named, strict=True):
         parts[name in out].append(sample)
