@@ -174,13 +174,9 @@ def readers_of(path: Path) -> list[str]:
     if not candidates and not path.is_dir():
         refuse_packed(path)
     if not candidates:
-        raise ReaderError(
-            "a folder, and no reader recognises it: give its logs by name"
-            if path.is_dir()
-            else "unknown format: no reader recognises it",
-            where=str(path),
-            hint=f"give --format: one of {', '.join(plugins.available('reader'))}",
-        )
+        what = "a folder, not a log" if path.is_dir() else "unknown format"
+        hint = f"give --format: one of {', '.join(plugins.available('reader'))}"
+        raise ReaderError(f"{what}: no reader recognises it", where=str(path), hint=hint)
     return candidates
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,14 @@ class Law(LawRunner):
 class Failing(Law):
     def _measured(self, *_: Any) -> Measurement:
         return Measurement("crash", error="no such file")
+
+
+class FailingByJob(Law):
+    def _measured(self, *_: Any) -> Measurement:
+        return Measurement("crash", error=f"no such file, job {next(JOBS)}")
+
+
+JOBS = itertools.count(100)
 
 
 class Rebuilt(Law):
@@ -181,16 +190,19 @@ def test_a_campaign_of_another_strategy_goes_on(
     assert spent is not None and (spent.name, spent.measured) == ("spread", 60)
 
 
-@pytest.mark.parametrize("repaired", [Law, Rebuilt])
+@pytest.mark.parametrize(
+    ("failing", "repaired"), [(Failing, Law), (Failing, Rebuilt), (FailingByJob, Law)]
+)
 def test_if_the_default_fails_it_stops_and_goes_on_after_a_repair(
     words: list[str],
+    failing: type[LawRunner],
     repaired: type[LawRunner],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = f"{words[1]}.adopt/board/spmm_32"
     for _ in range(2):
-        runner = _measured_by(monkeypatch, Failing)
+        runner = _measured_by(monkeypatch, failing)
         assert run_verb([*words, "--samples", "60"]) == 1
         error = _errors(capsys)[-1]
         assert "all 3 samples so far failed, 3 of them alike: crash: no such file" in error

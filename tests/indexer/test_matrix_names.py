@@ -129,17 +129,35 @@ def test_a_log_of_file_names_makes_a_database_that_answers(
     assert (file["matrices"], file["matrices_missing"]) == ("matrices", ["G43.mtx"])
 
 
+@pytest.mark.usefixtures("board")
+def test_that_the_sizes_are_unknown_is_the_reason_wherever_one_is_given(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    typed = log("runs.csv", lambda p: p.name)
+    assert run_verb(typed) == 0
+    assert run_verb(["eval", typed[1]]) == 3
+    assert run_verb(["report", typed[1]]) == 0
+    said = capsys.readouterr()
+    assert "nothing to judge: the sizes of its matrices are not known: give" in said.err
+    report = said.out.partition("worth measuring")[2]
+    assert "the sizes of its matrices are not known: give --matrices DIR" in report
+    assert "too few" not in report
+
+
 @pytest.mark.parametrize("verb", ["index", "ingest"])
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
+@pytest.mark.parametrize("empty", [True, False])
 def test_a_folder_without_any_of_the_matrices_fails(
-    board: Path, capsys: pytest.CaptureFixture[str], verb: str, as_json: list[str]
+    board: Path, capsys: pytest.CaptureFixture[str], verb: str, as_json: list[str], empty: bool
 ) -> None:
+    folder = "none" if empty else "matrices"
+    Path("none").mkdir()
     typed = log("runs.csv", lambda p: f"z-{p.name}.mtx")
     assert run_verb(["init", "runs.csv.db"]) == 0
-    assert run_verb([verb, *typed[1:], "--matrices", "matrices", *as_json]) == 1
+    assert run_verb([verb, *typed[1:], "--matrices", folder, *as_json]) == 1
     said = capsys.readouterr()
     assert "80" in said.out
-    assert "matrices: none of the 20 matrices that the runs name is in this folder" in said.err
+    assert f"{folder}: none of the 20 matrices that the runs name is in this folder" in said.err
     assert "the runs name z-m0a.mtx, z-m0b.mtx, " in said.err
     # The runs are kept, and get their structures when the right folder is given.
     for pattern in patterns():

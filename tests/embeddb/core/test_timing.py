@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
 import pytest
 
 from embeddb.core.config import Config, Op
-from embeddb.core.records import ARRAYS, OF_PROGRAM, Measurement, Run
+from embeddb.core.records import ARRAYS, OF_PROGRAM, Measurement, Run, failure_kinds
 from embeddb.core.timing import TimingSummary, summarise_runs
 
 CONFIG = Config({"a": 1})
+
+
+def test_failures_that_differ_in_numbers_alone_are_of_one_kind() -> None:
+    job = [("crash", f"no licence, job {n}: took {t}") for n, t in ((7, "0.5"), (12, "1.5e-05"))]
+    other = ("oom", "no licence, job 7: took 0.5")
+    failed = Counter({job[0]: 2, other: 4, job[1]: 3})
+    assert failure_kinds(failed) == {job[0]: 5, other: 4}
 
 
 def test_timings_by_hand() -> None:
