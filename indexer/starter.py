@@ -13,6 +13,7 @@ from pathlib import Path
 
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError
+from embeddb.core.files.user_folders import user_folder
 from embeddb.core.reports import Progress, ignore_progress
 
 #: The word for the shipped database; a folder of that name is `./starter`.
@@ -127,9 +128,8 @@ def _home() -> Path:
     own = os.environ.get("EMBEDDB_HOME")
     if own:
         return Path(own)
-    data = os.environ.get("XDG_DATA_HOME")
     try:
-        return (Path(data) if data else Path.home() / ".local" / "share") / "embeddb"
+        return user_folder("XDG_DATA_HOME", ".local/share")
     except RuntimeError:
         raise InputError(
             "this user has no home folder to keep the starter database in",

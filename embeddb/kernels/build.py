@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from embeddb.core.errors import RunnerUnavailable, UsageError
+from embeddb.core.files.user_folders import user_folder
 from embeddb.kernels.machine_failures import AGAIN, Deadline, blamed_line, killed_by
 
 #: Variables that select another compiler than gcc, and another target processor than this one. Both
@@ -183,9 +184,7 @@ def instance_of(identity: Mapping[str, str], *, separator: str = "\n") -> str:
 
 
 def cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or ""
-    root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
-    return root / "embeddb" / "kernels"
+    return user_folder("XDG_CACHE_HOME", ".cache") / "kernels"
 
 
 def _named() -> str:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.files.safe_read import refusing
 from embeddb.core.files.safe_write import OwnFolder
+from embeddb.core.files.user_folders import user_folder
 from embeddb.store.codec import pattern_key
 from embeddb.store.engine import Engine, Txn, raise_generation, text_of
 from embeddb.store.failures import translating
@@ -235,8 +236,7 @@ def _home() -> Path:
     own = os.environ.get("EMBEDDB_HOME")
     if own:
         return Path(own)
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "embeddb"
+    return user_folder("XDG_CACHE_HOME", ".cache")
 
 
 #: Largest size of one note in bytes: an atlas of 100,000 workloads is a tenth of it.
