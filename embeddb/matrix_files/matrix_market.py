@@ -45,6 +45,8 @@ _SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
 _READABLE = bytes.maketrans(b"\0dD", b"?eE")
 #: A plus between a blank and a number.
 _PLUS = re.compile(rb"(?<=[ \t\n])\+(?=[\d.iInN]|$)")
+#: Form of a line by field, where it is not that of a real number.
+_ENTRIES = {"pattern": "row column", "complex": "row column real imaginary"}
 _LINE = re.compile(r"Line (\d+): (.*)", re.DOTALL)
 #: Limit on the comments before the sizes, in bytes.
 _MOST_COMMENTS = 2**20
@@ -137,10 +139,12 @@ def read(source: Source) -> Pattern:
             matrix = mmread(_Rewritten(source, header.text(), stream), spmatrix=False)
         except (ValueError, OverflowError) as error:
             match = _LINE.fullmatch(str(error))
+            entry = _ENTRIES.get(header.field, "row column value")
+            hint = f"the header declares {header.nnz:,} lines of `{entry}`"
             if match is None:
-                raise source.error(str(error)) from error
+                raise source.error(str(error), hint=hint) from error
             line = int(match[1]) - 2 + header.lines
-            raise source.error(match[2], line=line) from error
+            raise source.error(match[2], line=line, hint=hint) from error
     return Pattern.from_coo(header.shape, matrix.row, matrix.col)
 
 

@@ -28,8 +28,14 @@ _POINTER_BYTES, _ENTRY_BYTES, _VALUE_BYTES = 16, 6, 64
 
 def read(source: Source) -> Pattern:
     """Read the structure. Raises: MatrixError, and exceptions of zipfile and numpy."""
-    with open_regular(source.path) as file, zipfile.ZipFile(file) as archive:
-        return _read(source, NpzArchive(source, archive, "scipy.sparse.save_npz"))
+    with open_regular(source.path) as file:
+        try:
+            archive = zipfile.ZipFile(file)
+        except zipfile.BadZipFile:
+            hint = "write it again, by scipy.sparse.save_npz"
+            raise source.error("no archive of NumPy, or one that is cut off", hint=hint) from None
+        with archive:
+            return _read(source, NpzArchive(source, archive, "scipy.sparse.save_npz"))
 
 
 def _read(source: Source, archive: NpzArchive) -> Pattern:
