@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -100,7 +101,8 @@ def _remember(cache: dict[Any, T], key: Any, value: T) -> T:
     """Store the value, and drop the oldest ones."""
     cache[key] = value
     while len(cache) > _REMEMBERED:
-        cache.pop(next(iter(cache)), None)  # another thread may have dropped it already
+        with suppress(RuntimeError, StopIteration):  # another thread changes it
+            cache.pop(next(iter(cache)), None)
     return value
 
 
@@ -360,10 +362,12 @@ class CostModel:
 
     def _columns_of(self, problem: Problem, configs: tuple[Config, ...]) -> ConfigColumns:
         """Configurations prepared for any matrix; the last few sets are cached."""
-        key = (problem.platform.id, problem.platform.digest, problem.op, configs)
+        platform, op = problem.platform, problem.op
+        facts = tuple(sorted(platform.environment.items()))  # quantities read them
+        key = (platform.id, platform.digest, platform.quantities(op).digest, facts, op, configs)
         columns = self._columns.get(key)
         if columns is None:
-            own = ConfigColumns(problem.platform, problem.op, configs)
+            own = ConfigColumns(platform, op, configs)
             columns = _remember(self._columns, key, own)
         return columns
 

@@ -44,7 +44,7 @@ def learned_model(
     if not enough(evidence) or not partition.vectors.size:
         return None
     model = lookup.models.learned(platform, op)
-    if model is not None and not _fits(model, platform, op):
+    if model is not None and not _fits(lookup, model, platform, op):
         model = None
     runs = len(evidence.seconds)
     if not lookup.learns or (model is not None and few_more(model.card, runs, stale)):
@@ -66,12 +66,11 @@ def few_more(card: Mapping[str, Any], runs: int, stale: float) -> bool:
     return type(learned) is int and learned < runs < stale * learned
 
 
-def _fits(model: CostModel, platform: Platform, op: Op) -> bool:
-    """False if it encodes the configurations of an earlier version of the platform."""
-    from embeddb.cost_model.model import space_digest
-
-    space = model.card.get("platform", {}).get("space")
-    return space is None or bool(space == space_digest(platform, op))
+def _fits(lookup: Lookup, model: CostModel, platform: Platform, op: Op) -> bool:
+    """False if it encodes configurations of an earlier version of the platform, with other derived
+    quantities, or reads vectors of an earlier version of its featurizer."""
+    name = str(model.card["featurizer"]["name"])
+    return not model.mismatch(platform, op, name, lookup.featurizer_version(name))
 
 
 def enough(evidence: RunMatrix) -> bool:

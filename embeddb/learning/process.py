@@ -31,8 +31,8 @@ Floats = NDArray[np.float64]
 
 #: Most rows of which the expected share is computed, a tenth of a second each.
 _MOST_EXPECTED = 64
-#: Weight of the trees beside the process from so many samples of an op on; chosen on an H200. With
-#: fewer they add nothing.
+#: Weight of the trees beside the process from so many samples of an op on, on average over the ops
+#: of a model; chosen on an H200. With fewer they add nothing.
 _SHARES = {400: 0.25, 1000: 0.5}
 #: Most samples of an op for the trees, about ten seconds.
 _MOST_GROWN = 100_000

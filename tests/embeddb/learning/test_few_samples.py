@@ -135,6 +135,21 @@ def test_a_later_version_of_the_platform_is_learned_anew(place: Path, tmp_path: 
             db.store.put_platform(later)
 
 
+def test_other_derived_quantities_are_learned_anew(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place, tmp_path / "db")
+    other = parse_platform(TOML.replace("ceil(LENGTH / piece)", "ceil(LENGTH / (2 * piece))"))
+    derived = []
+    with Database.open(tmp_path / "db") as db:
+        for platform in (parse_platform(TOML), other):
+            db.query(matrices(1, first=100)[0], platform=platform, op=OP)
+            model = db.index.models.learned(platform, OP)
+            assert model is not None and not model.mismatch(
+                platform, OP, "stats", db.index.featurizer_version("stats")
+            )
+            derived.append(model.card["derived"])
+    assert len(set(derived)) == 2
+
+
 def test_five_answers_are_a_set_by_the_errors_that_the_model_expects(opened: Database) -> None:
     asked: list[int] = []
 
