@@ -41,18 +41,24 @@ IN_A_ROW = "chain_s"
 #: In the `context` of a run of a tuner: the seconds of compiling and timing.
 HARDWARE_S = "hardware_s"
 #: A number in the text of an error.
-_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?", re.ASCII)
+_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?", re.ASCII)
 #: Cycles stored as one second where the clock of a platform is unknown.
 CYCLES_PER_S = 1e9
 
 
 def failure_kinds(failed: Counter[tuple[str, str]]) -> Counter[tuple[str, str]]:
     """Counts of failures by status and error, those whose errors differ in numbers alone (a job's,
-    a time) as one, with the error of the first."""
-    first: dict[tuple[str, str], tuple[str, str]] = {}
+    a time) as one, with `…` for the numbers that differ."""
+    alike: dict[tuple[str, tuple[str, ...]], list[tuple[list[str], int]]] = {}
+    for (status, error), count in failed.items():
+        key = status, tuple(_NUMBER.split(error))
+        alike.setdefault(key, []).append((_NUMBER.findall(error), count))
     kinds: Counter[tuple[str, str]] = Counter()
-    for one, count in failed.items():
-        kinds[first.setdefault((one[0], _NUMBER.sub("0", one[1])), one)] += count
+    for (status, (head, *rest)), members in alike.items():
+        each = zip(*(numbers for numbers, _ in members), strict=True)
+        shown = [one[0] if len(set(one)) == 1 else "…" for one in each]
+        text = head + "".join(n + part for n, part in zip(shown, rest, strict=True))
+        kinds[status, text] += sum(count for _, count in members)
     return kinds
 
 

@@ -48,7 +48,11 @@ def _chosen(e: Explanation) -> str:
     over = "" if e.expected_gain is None else f": {factor(e.expected_gain)} over the default"
     if recommendation.link == "default":
         return "No comparable measurements, so the default is kept."
-    if recommendation.link == "measured" and Config(e.answer) == Config(recommendation.default):
+    first = recommendation.first
+    measured = recommendation.link == "measured" or (
+        first is not None and first.seconds is not None
+    )
+    if measured and Config(e.answer) == Config(recommendation.default):
         return f"No configuration measured on this {one} is faster than the default."
     if recommendation.link in ("neighbours", "model"):
         return _predicted(e)

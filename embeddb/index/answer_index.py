@@ -47,7 +47,7 @@ from embeddb.platforms.space.quantity import EncodedConfigs
 Floats = NDArray[np.float64]
 
 #: Raised with every change of how a machine's own runs are fitted, if `FIT_VERSION` is not.
-_OWN_VERSION = ".2"
+_OWN_VERSION = ".3"
 #: Number of cached views, one per machine and number of calls.
 _MOST_VIEWS = 8
 

@@ -9,7 +9,7 @@ the difference between machines, but neither vote nor judge: no user's matrix is
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -234,13 +234,18 @@ def _own_parts(inputs: ViewInput, target: Source, *, voting: bool = True) -> lis
     still vote for other groups, if they are `voting`."""
     own, parts = inputs.layer_of(target), list[Judged]()
     assert own is not None
-    place = np.unique(inputs.groups[own.rows], return_inverse=True)[1]  # a group is in one fold
-    for fold in range(min(_FOLDS, int(place.max()) + 1)):
-        out = place % _FOLDS == fold
+    for out in _folds(inputs.groups[own.rows]):
         rest = Layer(target, own.rows[~out], own.gains[~out])
         layers = [rest if layer is own else layer for layer in inputs.layers]
         parts.append(_judged(inputs, own, layers, inputs.layers if voting else layers, out))
     return parts
+
+
+def _folds(groups: NDArray[np.int64]) -> Iterator[NDArray[np.bool_]]:
+    """Masks of the rows of each fold, by their groups; a group is in one fold."""
+    place = np.unique(groups, return_inverse=True)[1]
+    for fold in range(min(_FOLDS, int(place.max()) + 1)):
+        yield place % _FOLDS == fold
 
 
 def _judged(
@@ -279,9 +284,11 @@ def policy_alone(inputs: ViewInput, view: View, own: ViewInput) -> VoteSettings 
     (layer,) = own.layers
     gains = np.full((len(own.ids), len(own.configs)), np.nan)
     gains[layer.rows] = votes(layer.gains)
-    part = Judged(layer.rows, layer.gains, gains, np.isfinite(gains).astype(np.float64))
-    policy = _refit(own, [part], view.policy, None)
-    alone = losses_by(policy, own.near, [part], own.groups)
+    trust = np.isfinite(gains).astype(np.float64)
+    folds = _folds(own.groups[layer.rows])
+    parts = [Judged(layer.rows[out], layer.gains[out], gains, trust) for out in folds]
+    policy = _refit(own, parts, view.policy, None)
+    alone = losses_by(policy, own.near, parts, own.groups)
     pooled = losses_by(view.policy, inputs.near, view.parts, inputs.groups)
     place = {pattern_id: at for at, pattern_id in enumerate(inputs.ids)}
     pairs = [(at, place[own.ids[at]]) for at in alone if place[own.ids[at]] in pooled]

@@ -71,6 +71,10 @@ def settings_of(
     )
 
 
+#: Rows of a machine, and their losses by (k, shrink).
+_Table = tuple[Judged, dict[tuple[int, float], Floats]]
+
+
 class LeftOut(NamedTuple):
     """The policy with the least loss where machines are left out, and the mean log loss of every
     (k, shrink); `shared` is the same for patterns that other machines ran."""
@@ -127,10 +131,39 @@ def refit(
     """The policy with the least loss on a machine's own rows, in parts each judged without its own
     runs. `left_out` counts as `_PSEUDO_ROWS` more rows; without it the static best wins unless it
     is beaten by a standard error, as in `chosen_key`, and the guard of `base` counts as
-    `_PSEUDO_CHOICES` rows. `base` where there is nothing to judge."""
+    `_PSEUDO_CHOICES` rows. Its loss on each part is by settings chosen on the others. `base` where
+    there is nothing to judge."""
     judged = _tables(near, parts, group)
     if not judged:
         return base
+
+    def fitted(parts: Sequence[_Table]) -> tuple[tuple[int, float], FirstChoices, GainErrors]:
+        return _fitted(near, parts, group, base, left_out, most_slower)
+
+    how, choices, errors = fitted(judged)
+    settings = settings_of(how, [choices], errors)
+    lost_by_part = []
+    for at, (part, _) in enumerate(judged if len(judged) > 1 else ()):
+        (k, shrink), _, others = fitted([*judged[:at], *judged[at + 1 :]])
+        one = first_choices(near, part, group, k=k, shrink=shrink).counted()
+        lost_by_part.append((one.lost(others.guard), one.group))
+    lost = np.concatenate([np.zeros(0), *(one for one, _ in lost_by_part)])
+    if not lost.size:
+        return settings
+    _, of = np.unique(np.concatenate([names for _, names in lost_by_part]), return_inverse=True)
+    return replace(settings, loss=float(lost.mean()), short=short_bound(lost, of))
+
+
+def _fitted(
+    near: Near,
+    judged: Sequence[_Table],
+    group: NDArray[np.int64],
+    base: VoteSettings,
+    left_out: LeftOut | None,
+    most_slower: Limit | None,
+) -> tuple[tuple[int, float], FirstChoices, GainErrors]:
+    """(k, shrink) with the least loss on parts, its first choices there, and the errors of its
+    gains."""
     keys = set.intersection(*(set(table) for _, table in judged))
     joint = {key: np.concatenate([table[key] for _, table in judged]) for key in keys}
     if left_out is not None and keys <= set(left_out.table):
@@ -158,7 +191,7 @@ def refit(
             pairs = zip(mine, theirs, strict=True)
             theirs = GainErrors(*(part * one + (1.0 - part) * other for one, other in pairs))
         mine = theirs
-    return settings_of((k, shrink), [choices], mine)
+    return (k, shrink), choices, mine
 
 
 def losses_by(
@@ -173,9 +206,7 @@ def losses_by(
     return losses
 
 
-def _tables(
-    near: Near, parts: Sequence[Judged], group: NDArray[np.int64]
-) -> list[tuple[Judged, dict[tuple[int, float], Floats]]]:
+def _tables(near: Near, parts: Sequence[Judged], group: NDArray[np.int64]) -> list[_Table]:
     """Each part, its rows that can be judged, and their losses; parts without such rows are left
     out."""
     tables = []

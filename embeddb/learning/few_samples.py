@@ -14,7 +14,7 @@ import numpy as np
 
 from embeddb.core.blas import one_thread
 from embeddb.core.config import Op
-from embeddb.core.errors import EmbeddbError
+from embeddb.core.errors import EmbeddbError, UsageError
 from embeddb.featurizers import Featurizer, learned_from
 from embeddb.featurizers.base import Joint
 from embeddb.platforms.platform import Platform
@@ -70,7 +70,10 @@ def _fits(lookup: Lookup, model: CostModel, platform: Platform, op: Op) -> bool:
     """False if it encodes configurations of an earlier version of the platform, with other derived
     quantities, or reads vectors of an earlier version of its featurizer."""
     name = str(model.card["featurizer"]["name"])
-    return not model.mismatch(platform, op, name, lookup.featurizer_version(name))
+    try:
+        return not model.mismatch(platform, op, name, lookup.featurizer_version(name))
+    except UsageError:  # a featurizer that is not there
+        return False
 
 
 def enough(evidence: RunMatrix) -> bool:

@@ -26,7 +26,13 @@ from embeddb.ranking.posterior import Posterior
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import posterior_of
 from embeddb.ranking.rankers.choose import Rankers
-from embeddb.ranking.recommendation import Diagnostics, NextRun, Recommendation, SimplerAnswer
+from embeddb.ranking.recommendation import (
+    LIKELY,
+    Diagnostics,
+    NextRun,
+    Recommendation,
+    SimplerAnswer,
+)
 from embeddb.store.versions import instance_at_latest
 
 Floats = NDArray[np.float64]
@@ -150,7 +156,8 @@ def _gain(query: Query, posterior: Posterior, config: Config, link: str) -> floa
     if config == query.default:
         return 1.0
     at = posterior.place(config)
-    if at is None or not math.isfinite(posterior.mean[at]):
+    failed = query.failing.get(config, 0.0) >= LIKELY
+    if at is None or failed or not math.isfinite(posterior.mean[at]):
         return None
     return math.exp(posterior.mean[at]) if link != "measured" or posterior.measured[at] else None
 
@@ -179,8 +186,10 @@ def _next(query: Query, posterior: Posterior, answer: Config) -> list[NextRun]:
         return []
     open_ = ~posterior.measured & np.isfinite(posterior.mean) & np.isfinite(posterior.apart)
     open_[at] = False
-    if query.default in posterior.configs:
-        open_[posterior.configs.index(query.default)] = False
+    failed = {config for config, share in query.failing.items() if share >= LIKELY}
+    for one in {query.default, *failed}:
+        if (place := posterior.place(one)) is not None:
+            open_[place] = False
     left = np.flatnonzero(open_)
     normal, above = expected_improvement(
         posterior.mean[left] - posterior.mean[at], posterior.apart[left]

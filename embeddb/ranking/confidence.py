@@ -30,6 +30,10 @@ _DISAGREE = 0.2
 _FAILS = 0.1
 #: Beginnings of doubts that a measurement of the answer here removes.
 UNCHECKED = ("all runs behind this answer are from other machines", "this machine has measured")
+#: Beginning of a doubt about the answer's chance to fail.
+_CHANCE = "it fails with a chance of"
+#: Those that no longer hold once the answer was measured.
+SETTLED = (*UNCHECKED, _CHANCE)
 #: Rankers in words; all others rank by the cost model.
 _RANKED_BY = {"transfer": "neighbours", "transfer-rank": "neighbours and cost model"}
 #: Smallest share of the vote from this machine for an answer without doubts about the machine.
@@ -62,7 +66,7 @@ def confidence_of(ranker: Ranker, link: str, first: Config | None = None) -> tup
     chance = 0.0 if first is None else float(chances(query, [first])[0])
     if chance >= _FAILS:
         where = "here" if first in query.failing else "on other patterns"
-        doubts.append(f"it fails with a chance of {100 * chance:.0f} %, by runs {where}")
+        doubts.append(f"{_CHANCE} {100 * chance:.0f} %, by runs {where}")
     return ("low" if chance >= LIKELY else _level(query, doubts)), doubts
 
 

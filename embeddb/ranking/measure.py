@@ -31,9 +31,9 @@ from embeddb.platforms.platform import Platform, platform_here, runner_for
 from embeddb.ranking.alternatives import Deepen, renewed
 from embeddb.ranking.answers import keep
 from embeddb.ranking.break_even import measured_break_even
-from embeddb.ranking.confidence import UNCHECKED, default_fails
+from embeddb.ranking.confidence import SETTLED, default_fails
 from embeddb.ranking.order_reason import often_failed, with_order_reasons
-from embeddb.ranking.recommendation import Candidate, Recommendation
+from embeddb.ranking.recommendation import Candidate, Recommendation, default_proposal
 
 #: Most reasons of failed runs that are displayed.
 _REASONS = 3
@@ -153,34 +153,41 @@ def state_warning(context: Mapping[str, Any], normal: State) -> str:
     )
 
 
+def _timed(candidate: Candidate, curve: TimingSummary) -> Candidate:
+    """The candidate with its measured time and failures."""
+    return msgspec.structs.replace(
+        candidate,
+        seconds=curve.seconds if math.isfinite(curve.seconds) else None,
+        status=curve.status,
+        failure=curve.failing if curve.failed else None,
+        order_reason=often_failed(curve),
+    )
+
+
 def ranked_by_time(
     answer: Recommendation, curves: Mapping[Config, TimingSummary]
 ) -> Recommendation:
-    """The answer with measured times of default and candidates, fastest first, failures last."""
-    measured = []
-    for candidate in answer.candidates:
-        curve = curves[Config(candidate.config)]
-        seconds = curve.seconds if math.isfinite(curve.seconds) else None
-        measured.append(
-            msgspec.structs.replace(
-                candidate,
-                seconds=seconds,
-                status=curve.status,
-                failure=curve.failing if curve.failed else None,
-                order_reason=often_failed(curve),
-            )
-        )
+    """The answer with measured times of default and candidates, fastest first, failures last; the
+    default is a candidate where it is the fastest."""
+    measured = [_timed(one, curves[Config(one.config)]) for one in answer.candidates]
     calls = answer.calls or math.inf
 
     def cost(c: Candidate) -> float:
         """Seconds per call, with the preparation shared out over the calls."""
         return (c.seconds or 0.0) + curves[Config(c.config)].conversion_s / calls
 
-    measured.sort(key=lambda c: (c.seconds is None, bool(c.order_reason), cost(c), c.score))
+    def key(c: Candidate) -> tuple[bool, bool, float, float]:
+        return c.seconds is None, bool(c.order_reason), cost(c), c.score
+
+    measured.sort(key=key)
     default, default_s = curves.get(Config(answer.default)), None
-    warnings = [line for line in answer.warnings if not line.startswith(UNCHECKED)]
+    warnings = [line for line in answer.warnings if not line.startswith(SETTLED)]
     if default is not None and math.isfinite(default.seconds):
         default_s = default.seconds
+        own = _timed(default_proposal(answer.default), default)
+        ranked = Config(answer.default) in [Config(c.config) for c in measured]
+        if not ranked and min([*measured, own], key=key) is own:
+            measured.insert(0, own)
     elif default is not None and (fails := default_fails(default.status)) not in warnings:
         warnings.append(fails)
     done = msgspec.structs.replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -80,6 +81,11 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     order_reason: str = ""
     terms: list[GainTerm] = []
     inexact: bool = False
+
+
+def default_proposal(default: Mapping[str, Any]) -> Candidate:
+    """The platform's default as a candidate, with gain 1."""
+    return Candidate(config=dict(default), score=0.0, origin="platform default", expected_gain=1.0)
 
 
 class RecommendedNeighbour(msgspec.Struct, frozen=True):

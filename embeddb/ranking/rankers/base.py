@@ -21,7 +21,7 @@ from embeddb.ranking.rankers.order import (
     ran_first,
     settled,
 )
-from embeddb.ranking.recommendation import Candidate
+from embeddb.ranking.recommendation import Candidate, default_proposal
 
 Floats = NDArray[np.float64]
 #: Factors over the default that bound a gain; None where they are unknown.
@@ -168,9 +168,7 @@ def posterior_of(ranker: Ranker, source: str, answer: Config) -> Posterior:
 
 def default_candidate(query: Query) -> Candidate:
     """The platform's default as a candidate, with gain 1."""
-    return Candidate(
-        config=dict(query.default), score=0.0, origin="platform default", expected_gain=1.0
-    )
+    return default_proposal(query.default)
 
 
 def between(query: Query, gain: float, spread: float) -> Interval:

@@ -185,7 +185,8 @@ def machine_here(
 
 
 def families(manifest: str) -> dict[str, str]:
-    """Family by matrix name. Raises: InputError for a file that is not CSV or lacks a column."""
+    """Family by matrix name. Raises: InputError for a file that is not CSV or lacks a column, and
+    for a matrix of two families."""
     if not manifest:
         return {}
     try:
@@ -193,9 +194,19 @@ def families(manifest: str) -> dict[str, str]:
             rows = csv.DictReader(lines)
             if not {"name", "family"} <= set(rows.fieldnames or ()):
                 raise InputError("no columns name and family", where=manifest)
-            return {row["name"]: row["family"] for row in rows if row["name"] and row["family"]}
+            return _family_of(manifest, rows)
     except (UnicodeDecodeError, csv.Error) as e:
         raise InputError(f"not a CSV file in UTF-8: {e}", where=manifest) from None
+
+
+def _family_of(manifest: str, rows: csv.DictReader[str]) -> dict[str, str]:
+    by_name: dict[str, str] = {}
+    for row in rows:
+        name, family = row["name"], row["family"]
+        if name and family and by_name.setdefault(name, family) != family:
+            what = f"{name[:80]} is of family {family[:80]}, and of {by_name[name][:80]} above"
+            raise InputError(what, where=manifest, line=rows.line_num, hint="leave one of them")
+    return by_name
 
 
 def whole(db: Database, subject: Workload | WorkloadInfo, kind: type[T]) -> T:

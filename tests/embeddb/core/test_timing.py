@@ -20,7 +20,9 @@ def test_failures_that_differ_in_numbers_alone_are_of_one_kind() -> None:
     job = [("crash", f"no licence, job {n}: took {t}") for n, t in ((7, "0.5"), (12, "1.5e-05"))]
     other = ("oom", "no licence, job 7: took 0.5")
     failed = Counter({job[0]: 2, other: 4, job[1]: 3})
-    assert failure_kinds(failed) == {job[0]: 5, other: 4}
+    assert failure_kinds(failed) == {("crash", "no licence, job …: took …"): 5, other: 4}
+    same = ("oom", "no licence, job 7: took 0.9")
+    assert failure_kinds(Counter({other: 1, same: 1})) == {("oom", "no licence, job 7: took …"): 2}
 
 
 def test_timings_by_hand() -> None:

@@ -204,10 +204,11 @@ def test_beliefs_are_moved_to_what_was_measured(db: Database) -> None:
     assert held.spread[held.configs.index(B)] == 0.0
 
 
-def test_a_configuration_that_failed_here_is_never_next(db: Database) -> None:
+@pytest.mark.parametrize("ran", [(0, 1), (0,)])  # the default alone is no anchor
+def test_a_configuration_that_failed_here_is_never_next(db: Database, ran: tuple[int, ...]) -> None:
     fresh = band(333, 14, name="fresh", group="fresh")
     failed = Run(fresh.id, OP, "tiny", C, Measurement(status="crash"))
-    db.index.record([*runs_of(fresh, tiny(), variants=(0, 1)), failed], fresh, tiny())
+    db.index.record([*runs_of(fresh, tiny(), variants=ran), failed], fresh, tiny())
     made = db.query(fresh, platform="tiny", op=OP)
     assert all(n.config != dict(C) for n in made.insight.next)
     assert all(s.expected_gain is None for s in made.insight.simpler if s.config == dict(C))

@@ -685,6 +685,29 @@ def test_preparation_counts_when_measured_answers_are_ranked_for_few_calls() -> 
     assert first == [CONFIGS[1], CONFIGS[2]]
 
 
+@pytest.mark.parametrize(("default_s", "others"), [(1.0, 2.0), (1.0, math.inf), (3.0, 2.0)])
+def test_a_measured_default_that_is_the_fastest_is_the_answer(
+    default_s: float, others: float
+) -> None:
+    from builders import fill
+
+    from embeddb.core.timing import TimingSummary
+    from embeddb.database import Database
+    from embeddb.ranking.measure import ranked_by_time
+
+    with fill(Database.in_memory(), tiny()) as db:
+        made = db.query(band(137, 14, name="n", group="n"), platform="tiny", op=OP, k=2)
+    assert made.default not in [one.config for one in made.candidates]
+    status = "ok" if math.isfinite(others) else "oom"
+    took = {c: TimingSummary(others, 0.0, 0.0, 1, status) for c in CONFIGS}
+    took[Config(made.default)] = TimingSummary(default_s, 0.0, 0.0, 1, "ok")
+    done = ranked_by_time(made, took)
+    assert (done.best == made.default) is (default_s < others)
+    assert done.default_seconds == default_s
+    extra = int(default_s < others)
+    assert len(done.candidates) == len(made.candidates) + extra
+
+
 def test_the_fastest_elsewhere_ran_there_and_no_more_are_read_than_are_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

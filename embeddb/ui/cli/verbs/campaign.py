@@ -209,14 +209,21 @@ def _pool(
 ) -> list[Matrix]:
     from indexer.campaign.run import planned_matrices
 
-    return planned_matrices(
+    groups = families(options["manifest"])
+    pool = planned_matrices(
         options["matrices"],
-        groups=families(options["manifest"]),
+        groups=groups,
         max_nnz=options["max_nnz"],
         seen=seen,
         progress=progress,
         note=note,
     )
+    if groups and (alone := [one.name for one in pool if one.name not in groups]):
+        note(
+            f"{options['manifest']}: {len(alone)} of {len(pool)} matrices have no family there "
+            f"({alone[0]} first): each is a family of its own"
+        )
+    return pool
 
 
 @option.verb("collect")

@@ -50,7 +50,7 @@ def emit_verb(
     \b
     Example:
       embeddb emit starter last -o spmm
-      embeddb emit tensors.db mlp/0 -o tiled && make -C tiled check
+      embeddb emit tensors.db perceptron.small/0 -o tiled && make -C tiled check
       embeddb emit tensors.db unet.small -o fused
       embeddb emit runs.db r1f0c9e2ab34d -o fast --prefix fast && make -C fast check
       embeddb emit starter --pack 8 --op spmm:128 -o pack

@@ -152,7 +152,8 @@ def curve_verb(db: str, matrix: str, platform: str, op: str, out: Path, as_json:
     _finish(svg, out, document, as_json)
     if not as_json:
         for fact in facts:
-            best, default = duration(fact["best_s"]), duration(fact["default_s"])
+            unit = fact["time_unit"]
+            best, default = (duration(fact[key], unit) for key in ("best_s", "default_s"))
             ran = f"{fact['ran']:,} of {plural(fact['configs'], 'configuration')} ran"
             say(f"  {fact['platform']}: {ran}; best {best}, default {default}")
 
@@ -414,6 +415,7 @@ def _measured_on(
         "best": dict(order[0]) if order else None,
         "best_s": ran[0][0] if ran else None,
         "default_s": ran[marks["default"]][0] if "default" in marks else None,
+        "time_unit": where.time_unit,
     }
     return draw.Line(where.display_name, range(1, len(ran) + 1), ratios, marks), fact
 

@@ -96,7 +96,7 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **options: An
       embeddb query runs.db A.mtx --platform cpu --op spmm:64 --tuner mine --measure
       embeddb query starter A.mtx --platform cpu --op spmm:64 --featurizer scnn
       embeddb query nests.db gemm.c --platform nest-cpu --op nest -D N=512 --emit schedule.c
-      embeddb query tensors.db mlp/0 --platform tile-cpu --op tile -k 10
+      embeddb query tensors.db perceptron.small/0 --platform tile-cpu --op tile -k 10
     """
     if options["tuner"] and options["deep"]:
         raise UsageError("--why does not go with --tuner: it explains answers of the database")
