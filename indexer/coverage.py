@@ -207,6 +207,9 @@ def _quality(state: dict[str, Any]) -> list[str]:
         return [
             f"{plural(state['groups'], 'group')} of {several}: too few to estimate the accuracy"
         ]
+    limit = kind_of(state["kind"]).max_slower
+    if limit is not None and state["indexed"] < limit.fewest:
+        return [f"fewer than {limit.fewest} {several} to judge answers by: the default answers"]
     if state["shrink"] is None:
         return ["neighbours do not beat the best fixed choice: that answers where no model ranks"]
     if state["of_optimum_held_out"] < GOOD:

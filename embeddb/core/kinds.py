@@ -10,6 +10,7 @@ are loaded from a folder in `EMBEDDB_PLUGINS` or an entry point `embeddb.workloa
 from __future__ import annotations
 
 import importlib
+import math
 import threading
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,6 +50,11 @@ class Limit(NamedTuple):
 
     share: float
     times: float
+
+    @property
+    def fewest(self) -> int:
+        """Judged answers from which on none that is slower shows that the limit holds."""
+        return math.ceil(1.0 / self.share) - 1
 
 
 class WorkloadKind:

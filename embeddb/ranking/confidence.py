@@ -9,7 +9,7 @@ from embeddb.core.config import Config
 from embeddb.core.kinds import kind_of
 from embeddb.core.timing import TimingSummary
 from embeddb.core.wording import many_of, one_of, plural
-from embeddb.index.guards import GOOD
+from embeddb.index.guards import GOOD, NEVER
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Ranker
 from embeddb.ranking.rankers.choose import FEWEST_NEIGHBOURS
@@ -163,6 +163,13 @@ def _doubts_of_judgement(ranker: Ranker) -> list[str]:
         doubts.append(
             f"{where} reach {100 * held_out:.0f} % of the optimum on average, but up to "
             f"{100 * query.vote.quality.short:.0f} % of {them} may be below {100 * GOOD:.0f} %"
+        )
+    limit = query.op.workload.max_slower
+    if limit is not None and query.vote.quality.guard >= NEVER:
+        doubts.append(
+            f"the default is kept whatever is predicted: at most {100 * limit.share:.0f} % of the "
+            f"answers may be slower, which it takes {limit.fewest} judged "
+            f"{many_of(query.op.kind)} to show"
         )
     elsewhere = not ranker.by_model and query.vote.quality.judged_by == "elsewhere"
     elsewhere = elsewhere and query.vote.origin.elsewhere  # not another width of this machine alone

@@ -83,3 +83,10 @@ def test_own_rows_that_cannot_be_judged_leave_the_guard_of_all() -> None:
     policy = refit(Near(places, np.ones(places.shape)), [part], np.arange(8), base=base,
                    left_out=None, most_slower=Limit(0.02, 1.02))  # fmt: skip
     assert policy.guard == pytest.approx(0.05)
+
+
+def test_so_many_answers_show_that_a_limit_holds() -> None:
+    limit = Limit(0.02, 1.02)
+    assert limit.fewest == 49
+    fast = np.tile([1.0, 1.0], (limit.fewest, 1))
+    assert safe_guard([fast], limit) < NEVER and safe_guard([fast[1:]], limit) == NEVER
