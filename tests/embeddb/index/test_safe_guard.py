@@ -9,7 +9,7 @@ import pytest
 from fit_policies import fit_policy
 
 from embeddb.core.kinds import Limit, kind_of
-from embeddb.index.guards import NEVER
+from embeddb.index.guards import NEVER, safe_guard
 from embeddb.index.held_out import FirstChoices, Judged, Near
 from embeddb.index.vote import VoteSettings
 from embeddb.index.vote_fit import expected, refit
