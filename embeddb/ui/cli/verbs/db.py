@@ -80,7 +80,10 @@ def show_states(states: list[dict[str, Any]]) -> None:
         )
     table((*head, "held out", "static best", "note"), rows)
     say("held out: share of the best measured configuration reached without the pattern's own")
-    say("group, geometric mean, as in `embeddb eval`; static best: by one fixed configuration")
+    say(
+        "group, geometric mean, as in `embeddb eval`; static best: by the best on average of what "
+        "ran there"
+    )
     places: dict[str, list[str]] = {}
     for s in states:
         for line in [*_model_lines(s["cost_model"]), *s["missing"]]:
