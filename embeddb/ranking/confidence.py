@@ -63,6 +63,11 @@ def confidence_of(ranker: Ranker, link: str, first: Config | None = None) -> tup
         doubts.append("no measured pattern is comparable; the cost model alone ranks")
         return "medium", doubts
     doubts += _doubts_of_neighbours(query) + _doubts_of_machine(query)
+    if ranker.name == "transfer" and math.isinf(query.vote.shrink):
+        doubts.append(
+            "neighbours have no weight here, where they did not beat the best fixed choice: the "
+            f"order is by averages, the same for any {one_of(query.op.kind)}"
+        )
     chance = 0.0 if first is None else float(chances(query, [first])[0])
     if chance >= _FAILS:
         where = "here" if first in query.failing else "on other patterns"

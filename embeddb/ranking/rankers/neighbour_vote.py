@@ -88,7 +88,8 @@ class NeighbourVote(Ranker):
         yield from self._in_order(order, self.predicted, self._gain)
 
     def _origin(self, voters: int) -> str:
-        return plural(voters, "neighbour") if voters else "platform average"
+        voted = voters and _trusted(self.query)
+        return plural(voters, "neighbour") if voted else "platform average"
 
     def _order(self) -> list[int]:
         """Positions, best proposal first: the best score, a set that complements it, then by

@@ -32,6 +32,7 @@ from embeddb.index.run_matrix import coded
 from embeddb.platforms.platform import parse_platform
 from embeddb.ranking.alternatives import expected_improvement, insight, nearest_run, renewed
 from embeddb.ranking.build import build_query, with_evidence
+from embeddb.ranking.confidence import confidence_of
 from embeddb.ranking.fallback import answer
 from embeddb.ranking.query import Neighbour
 from embeddb.ranking.rankers.base import posterior_of
@@ -171,6 +172,16 @@ def test_the_worth_of_a_run_is_what_the_neighbours_saw_it_gain(db: Database) -> 
     held = NeighbourVote(query).posterior(A)
     assert held.better[1] == pytest.approx(3.0 / 5.0 * math.log(1.5))
     assert held.chance[1] == pytest.approx(3.0 / 5.0)
+
+
+def test_where_neighbours_have_no_weight_it_says_so(db: Database) -> None:
+    query = build_query(db.index, NEW, tiny(), OP)
+    for shrink, origin in ((1.0, "3 neighbours"), (math.inf, "platform average")):
+        doubted = math.isinf(shrink)
+        ranker = NeighbourVote(changed(query, shrink=shrink))
+        assert next(iter(ranker.candidates())).origin == origin
+        _, doubts = confidence_of(ranker, "neighbours", A)
+        assert any("neighbours have no weight here" in line for line in doubts) is doubted
 
 
 def test_next_leaves_out_what_was_measured_on_the_pattern() -> None:
