@@ -209,7 +209,8 @@ def _quality(state: dict[str, Any]) -> list[str]:
         ]
     limit = kind_of(state["kind"]).max_slower
     if limit is not None and state["indexed"] < limit.fewest:
-        return [f"fewer than {limit.fewest} {several} to judge answers by: the default answers"]
+        few = f"fewer than {limit.fewest} {several} to judge answers by"
+        return [f"{few}: the default answers where no model ranks"]
     if state["shrink"] is None:
         return ["neighbours do not beat the best fixed choice: that answers where no model ranks"]
     if state["of_optimum_held_out"] < GOOD:

@@ -195,10 +195,13 @@ def completed(options: ReadOptions, platform: Platform) -> ReadOptions:
     """The options with the log table of the platform's file, and with the names of its parameters,
     so that columns can be recognised."""
     ops = [Op.parse(operation_of(kernel)[0].example()) for kernel in platform.ops]
-    names = [p.name for op in ops for p in platform.space(op).params]
+    params = [p for op in ops for p in platform.space(op).params]
+    names, values = [p.name for p in params], [v for p in params for v in p.values]
     log = platform.log if options.log == LogTable() else options.log
     op_name = options.op_name or ("" if options.op else log.op_name)
-    return replace(options, params=tuple(dict.fromkeys(names)), log=log, op_name=op_name)
+    texts = frozenset(value for value in values if isinstance(value, str))
+    unique = tuple(dict.fromkeys(names))
+    return replace(options, params=unique, log=log, op_name=op_name, texts=texts)
 
 
 def _journal_key(content: Any, reader: str, platform: Platform, options: ReadOptions) -> str:

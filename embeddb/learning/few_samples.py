@@ -14,7 +14,7 @@ import numpy as np
 
 from embeddb.core.blas import one_thread
 from embeddb.core.config import Op
-from embeddb.core.errors import EmbeddbError, UsageError
+from embeddb.core.errors import EmbeddbError
 from embeddb.featurizers import Featurizer, learned_from
 from embeddb.featurizers.base import Joint
 from embeddb.platforms.platform import Platform
@@ -72,7 +72,7 @@ def _fits(lookup: Lookup, model: CostModel, platform: Platform, op: Op) -> bool:
     name = str(model.card["featurizer"]["name"])
     try:
         return not model.mismatch(platform, op, name, lookup.featurizer_version(name))
-    except UsageError:  # a featurizer that is not there
+    except EmbeddbError:  # a featurizer that is not there, or cannot be used
         return False
 
 

@@ -170,7 +170,7 @@ def _doubts_of_judgement(ranker: Ranker) -> list[str]:
             f"{100 * query.vote.quality.short:.0f} % of {them} may be below {100 * GOOD:.0f} %"
         )
     limit = query.op.workload.max_slower
-    if limit is not None and query.vote.quality.guard >= NEVER:
+    if limit is not None and not ranker.by_model and query.vote.quality.guard >= NEVER:
         doubts.append(
             f"the default is kept whatever is predicted: at most {100 * limit.share:.0f} % of the "
             f"answers may be slower, which it takes {limit.fewest} judged "

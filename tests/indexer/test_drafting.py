@@ -209,6 +209,9 @@ def test_a_cell_that_means_no_value_sets_no_parameter(tmp_path: Path) -> None:
     _, platform = drafted(tmp_path, rows, "matrix,mode,vec,total_cyc")
     assert [one.values for one in platform.space(OP).params if one.name == "vec"] == [(1, 2)]
     assert read(tmp_path, platform) == (len(rows), 0)
+    # Unless the platform has such a value.
+    text = platform.text.replace("[1, 2]", '[1, 2, "NA"]').replace('"int"', '"choice"')
+    assert 0 < read(tmp_path, parse_platform(text))[1] < len(rows)
     none = [row.replace("nan", "None") for row in rows]
     draft, platform = drafted(tmp_path, none, "matrix,mode,vec,total_cyc")
     assert any("'None' among numbers" in guess for guess in draft.guesses)

@@ -212,11 +212,16 @@ class Plan:
         config = dict(nested) if isinstance(nested, Mapping) else {}
         for param, column in self.config.items():
             raw = record.get(column)
-            if raw is not None and not (isinstance(raw, str) and raw.strip().lower() in _NO_VALUE):
+            if raw is not None and not self._is_empty(raw):
                 config[param] = raw
         if self.decimal:
             config = {param: decimal_point(raw) for param, raw in config.items()}
         return config_of(config)
+
+    def _is_empty(self, raw: Any) -> bool:
+        """True if a cell sets no parameter; a word that the platform has as a value does."""
+        text = raw.strip() if isinstance(raw, str) else None
+        return text is not None and text.lower() in _NO_VALUE and text not in self.options.texts
 
     def _get(self, record: Mapping[str, Any], role: str) -> Any:
         column = self.roles.get(role)

@@ -82,7 +82,8 @@ class ReadOptions:
     dense columns, `unit` (a key of `UNITS`) for times without one, `columns` from role to column
     name, `params` the platform's parameter names, `features` a file of matrix features, `matrix`
     and `instance` names for files that lack them. `log` is the log table of the
-    platform's file, which all others override.
+    platform's file, which all others override; `texts` are the values of its parameters that are
+    texts.
     """
 
     op: Op | None = None
@@ -94,6 +95,8 @@ class ReadOptions:
     instance: str = ""
     log: LogTable = field(default_factory=LogTable)
     op_name: str = ""
+    #: No part of the journal's key: it follows from the platform, which is.
+    texts: frozenset[str] = field(default_factory=frozenset, repr=False)
 
     @property
     def ran(self) -> Op | None:
