@@ -33,6 +33,7 @@ from embeddb.index.view import (
     OwnPolicies,
     View,
     ViewInput,
+    own_losses,
     policy_alone,
     query_view,
     shared_policy,
@@ -236,6 +237,13 @@ class AnswerIndex:
             near=near,
             index=index,
         )
+
+    def own_losses(self, platform: Platform) -> dict[str, float]:
+        """Log loss of the vote's first choice to the best run, by pattern that the instance ran,
+        with the pattern's group held out; patterns that cannot be judged are absent."""
+        of = self.of or self
+        losses = own_losses(of.view_input, of.view(platform))
+        return {of.view_input.ids[row]: loss for row, loss in losses.items()}
 
     def shared_policy(self, platform: Platform) -> VoteSettings:
         """The policy for a pattern that other instances ran and this one did not."""

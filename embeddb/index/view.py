@@ -352,6 +352,14 @@ def _left_out(inputs: ViewInput, own: Layer, *, width: bool = False) -> Judged |
     return _judged(inputs, own, layers, layers) if layers else None
 
 
+def own_losses(inputs: ViewInput, view: View) -> dict[int, float]:
+    """Log loss to the best run of the first choice by a vote of neighbours, by row that the view's
+    target ran, with its group held out and by shifts fitted without its fold."""
+    if inputs.layer_of(view.target) is None:
+        return {}
+    return losses_by(view.policy, inputs.near, _own_parts(inputs, view.target), inputs.groups)
+
+
 def losses_before_and_after(
     inputs: ViewInput, target: Source, view: View
 ) -> tuple[Floats, Floats] | None:
@@ -363,7 +371,7 @@ def losses_before_and_after(
     if own is None:
         return None
     inputs = replace(inputs, real=np.ones_like(inputs.real))
-    after = losses_by(view.policy, inputs.near, _own_parts(inputs, target), inputs.groups)
+    after = own_losses(inputs, view)
     if not after:
         return None
     rest = inputs.without(target.platform)

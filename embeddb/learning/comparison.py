@@ -5,7 +5,6 @@ Choices are among the configurations that ran on the matrix, with its whole grou
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.index.held_out import shrunk, split_groups
-from embeddb.index.vote import PSEUDO_RUNS, effects, plain_metric, weigh
+from embeddb.index.vote import PSEUDO_RUNS, effects, plain_metric, standard_error, weigh
 from embeddb.learning.samples import Samples
 
 Floats = NDArray[np.float64]
@@ -33,15 +32,24 @@ class HeldOutChoices(NamedTuple):
     group: NDArray[np.str_]
 
     def figures(self) -> dict[str, float]:
-        """Geometric means, and the standard error of `of_optimum@1`."""
-        groups = np.unique(self.group).size
+        """Geometric means, and the standard error of `of_optimum@1` over groups."""
+        groups, of = np.unique(self.group, return_inverse=True)
         share = float(np.exp(self.at_1.mean()))
         return {
             "of_optimum@1": share,
-            "error@1": share * float(self.at_1.std()) / math.sqrt(groups),
+            "error@1": share * standard_error(self.at_1, of),
             "of_optimum@5": float(np.exp(self.at_5.mean())),
-            "groups": float(groups),
+            "groups": float(groups.size),
         }
+
+    def ahead_of(self, lost: Floats) -> dict[str, float]:
+        """The mean log gain of these first choices over others with log losses float64[r] (nan:
+        unknown) on the same rows, and its standard error over groups. Empty without such rows."""
+        both = np.isfinite(lost)
+        if not both.any():
+            return {}
+        ahead, of = (lost + self.at_1)[both], np.unique(self.group[both], return_inverse=True)[1]
+        return {"ahead": float(ahead.mean()), "ahead_error": standard_error(ahead, of)}
 
 
 def judge(samples: Samples, scores: Mapping[int, Floats]) -> HeldOutChoices:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from embeddb.learning.samples import Samples
 
 #: Raise it when the same runs give another model.
-_VERSION = 11
+_VERSION = 12
 #: Fewest groups of matrices, and runs, to learn from and judge by.
 LEAST_GROUPS, LEAST_RUNS = 5, 40
 
@@ -104,7 +104,8 @@ def _learned(
         from embeddb.learning.process import expected_figures, learn
 
         runs = len(_own(partition, platform, op).seconds)
-        model = learn(samples, process_card(samples, stamp=stamp, runs=runs))
+        voted = partition.own_losses(platform)
+        model = learn(samples, process_card(samples, stamp=stamp, runs=runs), voted=voted)
         model.card["expected"] = {str(op): expected_figures(model, samples)}
         return model
     except EmbeddbError:

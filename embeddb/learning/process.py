@@ -7,6 +7,7 @@ at 1 from 500 samples to all runs (docs/results/few-samples.md).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -45,10 +46,12 @@ def learn(
     *,
     seed: int = 0,
     progress: Progress | None = None,
+    voted: Mapping[str, float] = {},
 ) -> CostModel:
     """A process for each op of the samples, and trees where LightGBM is at hand. `held_out`,
     `hidden` and `calibration` are added to the `card`, from rows whose group was left out, by the
-    process alone (amplitudes and lengths are those of all samples).
+    process alone (amplitudes and lengths are those of all samples); with log losses of a vote,
+    `voted` by pattern, also how far ahead of it the process is.
 
     Raises: as `Samples.check`; SpaceError for a configuration outside the space.
     """
@@ -65,7 +68,7 @@ def learn(
         tensors |= {f"process.{op}.{name}": a for name, a in process.tensors.items()}
         of_op = left_out(process, samples, rows)
         scores = {row: gain for row, (gain, _) in of_op.items()}
-        judged[str(op)], hidden[str(op)] = _figures(samples, rows, scores)
+        judged[str(op)], hidden[str(op)] = _figures(samples, rows, scores, voted)
         predicted |= of_op
     settings = dict(card["settings"])
     each = len(samples.gain) / len(samples.ops)
@@ -92,7 +95,10 @@ def _trees(samples: Samples, seed: int) -> dict[str, NDArray[Any]]:
 
 
 def _figures(
-    samples: Samples, rows: Sequence[int], scores: Mapping[int, Floats]
+    samples: Samples,
+    rows: Sequence[int],
+    scores: Mapping[int, Floats],
+    voted: Mapping[str, float],
 ) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
     """The card's `held_out` and `hidden` for the op of some rows: the share of the optimum among
     the row's runs. A configuration that never ran may be first if most first answers here were
@@ -100,7 +106,10 @@ def _figures(
     if not scores:
         return {}, {"unrun_first": False}
     unseen = float(np.mean(list(_unseen(samples, rows, scores))))
-    return {"rank": judge(samples, scores).figures()}, {"unrun_first": unseen > 0.5}
+    choices = judge(samples, scores)
+    by_vote = [voted.get(samples.rows[row].pattern_id, math.nan) for row in sorted(scores)]
+    figures = {**choices.figures(), **choices.ahead_of(np.array(by_vote))}
+    return {"rank": figures}, {"unrun_first": unseen > 0.5}
 
 
 def expected_figures(model: CostModel, samples: Samples) -> dict[str, float]:

@@ -43,9 +43,6 @@ _MOST_FOREIGN = 8
 #: A model of an instance's own runs beside that of every machine stays until there are so many
 #: times its runs: seconds of learning after each added run would be worth little.
 _STALE = 1.25
-#: Standard errors by which a model that a query learned must be better than neighbours, as for
-#: costly featurizers: an answer by neighbours is easier to verify.
-_ERRORS = 2.0
 
 
 class Scorer(Protocol):
@@ -126,13 +123,13 @@ def _at_1_and_5(figures: Mapping[str, float]) -> tuple[float, float]:
 
 
 def _learned(query: Query, lookup: Lookup) -> CostModel | None:
-    """The model of the instance's own runs, if its held-out answers are better than the neighbours'
-    vote by two standard errors."""
-    voted = query.vote.quality.of_optimum
-    if not query.op.workload.learned or not math.isfinite(voted):
+    """The model of the instance's own runs, if its first choices on the same held-out rows are
+    better than the neighbours' vote by a standard error: such an answer is easier to verify."""
+    if not query.op.workload.learned:
         return None
     partition = lookup.answering(query.op, query.platform)
-    assert partition is not None
+    if partition is None:
+        return None
     from embeddb.learning.few_samples import learned_model
 
     op = partition.op  # of the runs that answer, which may be of another width
@@ -140,8 +137,7 @@ def _learned(query: Query, lookup: Lookup) -> CostModel | None:
     if model is None:
         return None
     figures = judged(model.card, op).get("rank", {})
-    share, error = figures.get("of_optimum@1", 0.0), figures.get("error@1", math.inf)
-    return model if share - _ERRORS * error > voted else None
+    return model if figures.get("ahead", 0.0) > figures.get("ahead_error", math.inf) else None
 
 
 def _with_facts(query: Query, model: CostModel) -> Query:
@@ -400,7 +396,8 @@ def _sensible(figures: Any) -> bool:
     optional = [figures[name] for name in ("of_optimum@5", "weight") if name in figures]
     shares = [figures["of_optimum@1"], *optional]
     others = [figures.get(name, 0.0) for name in ("guard", "width")]
-    numeric = all(type(v) in (int, float) for v in (*shares, *others))
+    compared = [figures.get(name, 0.0) for name in ("ahead", "ahead_error")]
+    numeric = all(type(v) in (int, float) for v in (*shares, *others, *compared))
     return numeric and all(0 <= v <= 1 for v in shares) and all(0 <= v <= MOST_LOG for v in others)
 
 

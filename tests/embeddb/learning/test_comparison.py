@@ -7,7 +7,7 @@ import math
 import numpy as np
 from costmodel_samples import samples
 
-from embeddb.learning.comparison import group_folds, judge, vote_scores
+from embeddb.learning.comparison import HeldOutChoices, group_folds, judge, vote_scores
 
 
 def test_groups_are_held_out_whole_and_once() -> None:
@@ -38,3 +38,21 @@ def test_the_best_fixed_configuration_is_that_of_the_other_groups() -> None:
     ran = {row: voted[own.column[own.part(row)]] for row, voted in near.items()}
     figures = judge(own, ran).figures()
     assert 0 < figures["of_optimum@1"] <= figures["of_optimum@5"] <= 1
+
+
+def test_errors_are_those_of_groups() -> None:
+    """Matrices of a group vary together: more of them are no more observations."""
+
+    def choices(each: int) -> HeldOutChoices:
+        at_1 = np.repeat(np.array([-0.4, 0.0, -0.1, -0.3]), each)
+        return HeldOutChoices(at_1, at_1, at_1, np.repeat(np.array([*"abcd"]), each))
+
+    one, many = choices(1), choices(9)
+    assert np.isclose(one.figures()["error@1"], math.exp(-0.2) * one.at_1.std() / 2)
+    assert np.isclose(one.figures()["error@1"], many.figures()["error@1"])
+    lost = np.array([0.5, 0.0, 0.5, np.nan])
+    figures = one.ahead_of(lost)
+    assert np.isclose(figures["ahead"], (0.1 + 0.0 + 0.4) / 3)
+    assert np.isclose(figures["ahead_error"], np.std([0.1, 0.0, 0.4]) / math.sqrt(3))
+    assert np.isclose(many.ahead_of(np.repeat(lost, 9))["ahead_error"], figures["ahead_error"])
+    assert one.ahead_of(np.full(4, np.nan)) == {}

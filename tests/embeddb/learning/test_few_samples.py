@@ -18,6 +18,7 @@ from embeddb.core.records import Measurement, Run
 from embeddb.cost_model.gaussian import OnMatrix
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
+from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.learning import few_samples, left_out, process
 from embeddb.platforms.platform import Platform, parse_platform
@@ -119,6 +120,40 @@ def test_the_learned_model_answers_and_is_kept(
 
     monkeypatch.setattr(few_samples, "_learned", learned_again)
     shares(opened)
+
+
+def test_process_and_vote_are_compared_on_the_same_matrices(tmp_path: Path) -> None:
+    """The share of the vote counts matrices whose default ran: here two, where it is the best."""
+    platform, known = parse_platform(TOML), matrices(25)
+    space, rng = platform.space(OP), np.random.default_rng(0)
+    default = platform.default(OP)
+    with Database.create(tmp_path / "db") as db:
+        db.store.put_platform(platform)
+        db.index.add_patterns(known)
+        for at, matrix in enumerate(known):
+            configs = [c for c in space.sample(11, rng=rng) if c != default]
+            if at < 2:
+                slower = max(configs, key=lambda c: seconds(matrix, c))
+                configs = [default, slower]
+            runs = [(c, Measurement("ok", (seconds(matrix, c),), when=1.0)) for c in configs]
+            db.store.append(Run(matrix.id, OP, platform.id, c, took) for c, took in runs)
+        partition = db.index.answering(OP, platform)
+        assert partition is not None and partition.view(platform).policy.loss == 0.0
+        assert np.mean(shares(db)) > 0.9
+        model = db.index.models.learned(platform, OP)
+    assert model is not None
+    figures = model.card["held_out"][str(OP)]["rank"]
+    assert figures["ahead"] > figures["ahead_error"] > 0
+
+
+def test_a_process_that_is_not_ahead_does_not_answer(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(place, tmp_path / "db", ignore=shutil.ignore_patterns("learned"))
+    monkeypatch.setattr(AnswerIndex, "own_losses", lambda self, _: dict.fromkeys(self.ids, 0.0))
+    with Database.open(tmp_path / "db") as db:
+        answer = db.query(matrices(1, first=100)[0], platform="pieces", op=OP)
+        assert answer.tuner != "rank" and db.index.models.learned(parse_platform(TOML), OP)
 
 
 def test_a_later_version_of_the_platform_is_learned_anew(place: Path, tmp_path: Path) -> None:
