@@ -48,7 +48,7 @@ from embeddb.platforms.space.quantity import EncodedConfigs
 Floats = NDArray[np.float64]
 
 #: Raised with every change of how a machine's own runs are fitted, if `FIT_VERSION` is not.
-_OWN_VERSION = ".3"
+_OWN_VERSION = ".4"
 #: Number of cached views, one per machine and number of calls.
 _MOST_VIEWS = 8
 
@@ -242,7 +242,7 @@ class AnswerIndex:
         """Log loss of the vote's first choice to the best run, by pattern that the instance ran,
         with the pattern's group held out; patterns that cannot be judged are absent."""
         of = self.of or self
-        losses = own_losses(of.view_input, of.view(platform))
+        losses = own_losses(of.view_input, of.view(platform), of.left_out)
         return {of.view_input.ids[row]: loss for row, loss in losses.items()}
 
     def shared_policy(self, platform: Platform) -> VoteSettings:

@@ -31,7 +31,7 @@ from embeddb.index.vote import (
     surely_positive,
     votes,
 )
-from embeddb.index.vote_fit import LeftOut, leave_out, losses_by, refit
+from embeddb.index.vote_fit import LeftOut, held_out_choices, leave_out, losses_by, refit
 from embeddb.platforms.machines import Facts, same_machine
 
 Floats = NDArray[np.float64]
@@ -352,12 +352,23 @@ def _left_out(inputs: ViewInput, own: Layer, *, width: bool = False) -> Judged |
     return _judged(inputs, own, layers, layers) if layers else None
 
 
-def own_losses(inputs: ViewInput, view: View) -> dict[int, float]:
-    """Log loss to the best run of the first choice by a vote of neighbours, by row that the view's
-    target ran, with its group held out and by shifts fitted without its fold."""
+def own_losses(inputs: ViewInput, view: View, left_out: LeftOut | None) -> dict[int, float]:
+    """Log loss to the best run of the first choice, by row that the view's target ran, with its
+    group held out and by settings and shifts fitted without its fold; rows without any are
+    absent."""
     if inputs.layer_of(view.target) is None:
         return {}
-    return losses_by(view.policy, inputs.near, _own_parts(inputs, view.target), inputs.groups)
+    rows, choices = held_out_choices(
+        inputs.near,
+        _own_parts(inputs, view.target),
+        inputs.groups,
+        base=view.policy,
+        left_out=left_out,
+        most_slower=inputs.most_slower,
+    )
+    lost = choices.lost(view.policy.guard)
+    able = np.isfinite(lost)
+    return dict(zip(rows[able].tolist(), lost[able].tolist(), strict=True))
 
 
 def losses_before_and_after(
@@ -371,7 +382,7 @@ def losses_before_and_after(
     if own is None:
         return None
     inputs = replace(inputs, real=np.ones_like(inputs.real))
-    after = own_losses(inputs, view)
+    after = losses_by(view.policy, inputs.near, _own_parts(inputs, target), inputs.groups)
     if not after:
         return None
     rest = inputs.without(target.platform)

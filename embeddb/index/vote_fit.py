@@ -136,22 +136,38 @@ def refit(
     judged = _tables(near, parts, group)
     if not judged:
         return base
-
-    def fitted(parts: Sequence[_Table]) -> tuple[tuple[int, float], FirstChoices, GainErrors]:
-        return _fitted(near, parts, group, base, left_out, most_slower)
-
-    how, choices, errors = fitted(judged)
+    how, choices, errors = _fitted(near, judged, group, base, left_out, most_slower)
     settings = settings_of(how, [choices], errors)
-    lost_by_part = []
-    for at, (part, _) in enumerate(judged if len(judged) > 1 else ()):
-        (k, shrink), _, others = fitted([*judged[:at], *judged[at + 1 :]])
-        one = first_choices(near, part, group, k=k, shrink=shrink).counted()
-        lost_by_part.append((one.lost(others.guard), one.group))
-    lost = np.concatenate([np.zeros(0), *(one for one, _ in lost_by_part)])
-    if not lost.size:
+    _, others = held_out_choices(
+        near, parts, group, base=base, left_out=left_out, most_slower=most_slower
+    )
+    counted = others.counted()
+    if not counted.group.size:
         return settings
-    _, of = np.unique(np.concatenate([names for _, names in lost_by_part]), return_inverse=True)
+    lost, of = counted.lost(errors.guard), np.unique(counted.group, return_inverse=True)[1]
     return replace(settings, loss=float(lost.mean()), short=short_bound(lost, of))
+
+
+def held_out_choices(
+    near: Near,
+    parts: Sequence[Judged],
+    group: NDArray[np.int64],
+    *,
+    base: VoteSettings,
+    left_out: LeftOut | None,
+    most_slower: Limit | None = None,
+) -> tuple[NDArray[np.int64], FirstChoices]:
+    """The judged rows int64[q] and their first choices, by settings and a guard that were fitted to
+    the other parts as by `refit`; none of a single part."""
+    judged = _tables(near, parts, group)
+    rows, choices = [np.zeros(0, dtype=np.int64)], []
+    for at, (part, _) in enumerate(judged if len(judged) > 1 else ()):
+        rest = [*judged[:at], *judged[at + 1 :]]
+        (k, shrink), _, errors = _fitted(near, rest, group, base, left_out, most_slower)
+        one = first_choices(near, part, group, k=k, shrink=shrink)
+        choices.append(one._replace(guard=np.full(len(one.group), errors.guard)))
+        rows.append(part.rows)
+    return np.concatenate(rows), FirstChoices.joined(choices)
 
 
 def _fitted(
