@@ -8,11 +8,13 @@ with embeddb.open("runs.db") as db:
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
+from embeddb.core.arguments import number_of, require_flags, require_list
 from embeddb.core.config import Op
 from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.records import Run, WorkloadInfo
@@ -146,7 +148,7 @@ class Database:
         Raises: MatrixError, NestError or TensorError for a file that cannot be read; MatrixError
         for an unknown name; UsageError for several workloads.
         """
-        return resolve.find_workload(self.index, text, kind=kind)
+        return resolve.find_workload(self.index, os.fspath(text), kind=kind)
 
     def platform(self, text: str) -> Platform:
         """Return the platform with that id, built-in name, or TOML file; a name without instance is
@@ -167,15 +169,15 @@ class Database:
 
         Raises: NothingFound for a platform and op without runs; MatrixError for an unknown name.
         """
-        what = Op.parse(op) if op and isinstance(op, str) else op or None
+        what = Op.parse(op) if op else None
         kind = what.kind if what is not None else ""
         one = "" if pattern is None else resolve.resolve_workload(self.index, pattern, kind=kind).id
         return run_rows(self.store, platform=platform, op=what, pattern_id=one)
 
-    def atlas(self, op: Op, platform: Platform) -> Projection | None:
+    def atlas(self, op: str | Op, platform: str | Platform) -> Projection | None:
         """Return the 2-D map of the workloads measured with an op on a platform; None if there are
         none."""
-        return self.index.atlas(op, platform)
+        return self.index.atlas(Op.parse(op), self._named(platform))
 
     def problems(self) -> list[str]:
         """List all faults of the store, stored answers and derived files; derived files are rebuilt
@@ -228,7 +230,8 @@ class Database:
             raise UsageError(
                 "`why` explains the database's own ranking, not the proposals of a tuner"
             )
-        what = Op.parse(op) if isinstance(op, str) else op
+        require_flags(measure=measure, why=why, reproducible=reproducible, exact=exact)
+        what = Op.parse(op)
         here = local_platform(self._named(platform))
         refuse_other_space(self.store.sound_platform(here.id), here)
         here = here.restricted(what, reproducible=reproducible, exact=exact)
@@ -283,8 +286,9 @@ class Database:
     def explain(self, answer: str | Recommendation = "last") -> Explanation:
         """Explain an answer from the store alone: that answer, or the `recommendation` that a text
         names. Raises: NothingFound."""
-        recommendation = self.recommendation(answer) if isinstance(answer, str) else answer
-        return explain(recommendation, self.store)
+        if not isinstance(answer, Recommendation):
+            answer = self.recommendation(answer)
+        return explain(answer, self.store)
 
     def recommendation(
         self, text: str = "last", *, note: Callable[[str], None] = lambda _: None
@@ -299,7 +303,7 @@ class Database:
         return answers.recommendations(self.index)
 
     def _named(self, platform: str | Platform) -> Platform:
-        return self.platform(platform) if isinstance(platform, str) else platform
+        return platform if isinstance(platform, Platform) else self.platform(platform)
 
     # -- import and measurement ----------------------------------------------------------
 
@@ -363,9 +367,8 @@ class Database:
 
         where, files = self._named(platform), Path(matrices) if str(matrices) else None
         progress = progress or ignore_progress
-        request = CalibrationRequest(
-            _ops(ops) or measured_ops(self.index, where), 60.0 * minutes, threads
-        )
+        seconds = 60 * number_of("minutes", minutes)
+        request = CalibrationRequest(_ops(ops) or measured_ops(self.index, where), seconds, threads)
         refuse_without_executor(nodes)
         if nodes.get("executor"):
             from indexer.calibration.on_nodes import NodesCalibration, calibrated
@@ -479,7 +482,7 @@ class Database:
         from tuners.evaluation.bench import measured_scopes
         from tuners.evaluation.evaluate import EvalOptions, evaluate
 
-        what = Op.parse(op) if op and isinstance(op, str) else op or None
+        what = Op.parse(op) if op else None
         return evaluate(
             self.index,
             EvalOptions(seeds=seeds, complete=complete),
@@ -491,4 +494,5 @@ class Database:
 
 def _ops(ops: Sequence[str | Op]) -> tuple[Op, ...]:
     """Parse operations, without duplicates."""
-    return tuple(dict.fromkeys(Op.parse(op) if isinstance(op, str) else op for op in ops))
+    require_list("ops", ops)
+    return tuple(dict.fromkeys(map(Op.parse, ops)))

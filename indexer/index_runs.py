@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from embeddb.core.arguments import require, require_list
 from embeddb.core.errors import MatrixError, ReaderError
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.index.lookup import Lookup
@@ -102,6 +103,7 @@ def index_runs(
     folder.
     """
     check_inputs(files, platform)
+    require("options", options, ReadOptions | None, "a ReadOptions")
     report_progress = progress or ignore_progress
     problems = _platform_problems(platform)
     library = Library(Path(matrices) if str(matrices) else None)
@@ -135,6 +137,10 @@ def check_inputs(files: Sequence[str | Path], platform: Platform | str | None = 
     Raises: ReaderError for the first missing file; PlatformError for a platform file that cannot be
     used.
     """
+    require_list("files", files)
+    require(
+        "platform", platform, str | Platform | None, "a Platform, or its name or file as a text,"
+    )
     for path in files:
         if not Path(path).exists():
             raise ReaderError("no such file", where=str(path))

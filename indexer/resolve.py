@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+from embeddb.core.arguments import require
 from embeddb.core.config import Op
 from embeddb.core.errors import MatrixError, NothingFound, UsageError
 from embeddb.core.kinds import kind_of, kinds
@@ -86,6 +87,7 @@ def find_answer(
 
     Raises: NothingFound if there is no such answer.
     """
+    require("answer", text, str, "`last`, or an id, a name or a file as a text,")
     if lookup.store.recommendations.get(text) is not None:
         return answers.recommendation(lookup, text)
     about = answers.recommendations(lookup)
@@ -112,6 +114,7 @@ def resolve_structure(
     Raises: as `resolve_workload`; UsageError for another workload than the answer's; NothingFound
     if neither has the structure.
     """
+    require("answer", answer, Recommendation, "a Recommendation, as `query` returns it,")
     if workload is not None:
         resolved = resolve_workload(lookup, workload, kind=Op.parse(answer.op).kind)
         _check_same(lookup, answer, resolved)

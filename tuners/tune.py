@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
+from embeddb.core.arguments import require
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import Pattern
@@ -34,6 +35,8 @@ def tuned(
     db: Lookup, subject: Any, request: TuneRequest | TileTuneRequest | MatrixTuneRequest, how: How
 ) -> FusionTuned | TilesTuned | MatrixTuned:
     """Raises: as `Database.tune`."""
+    kinds = TuneRequest | TileTuneRequest | MatrixTuneRequest
+    require("options", request, kinds, "a MatrixTuneRequest, TuneRequest or TileTuneRequest")
     callbacks: dict[str, Any] = {"progress": how.get("progress"), "note": how["note"]}
     if isinstance(request, TuneRequest):
         (program,) = _tensors(db, subject, "program")
@@ -51,7 +54,7 @@ def tuned(
 
 def _platform(db: Lookup, how: How, usual: str) -> Platform:
     platform = how.get("platform") or usual
-    return db.platform(platform) if isinstance(platform, str) else platform
+    return platform if isinstance(platform, Platform) else db.platform(platform)
 
 
 def _matrix(db: Lookup, subject: Any) -> Pattern:

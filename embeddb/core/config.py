@@ -11,6 +11,7 @@ from functools import lru_cache
 from operator import index
 from typing import Any
 
+from embeddb.core.arguments import require
 from embeddb.core.errors import UsageError
 from embeddb.core.kinds import Operation, WorkloadKind, operation_of
 
@@ -45,7 +46,9 @@ class Op:
     _text: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        kernel, width, dtype = self.name, index(self.width), self.dtype
+        kernel, width, dtype = self.name, _whole(self.width), self.dtype
+        require("name", kernel, str, "the name of an operation")
+        require("dtype", dtype, str, "the name of a value type")
         traits, _ = operation_of(kernel)
         if dtype not in _DTYPES:
             raise UsageError(
@@ -63,10 +66,12 @@ class Op:
         object.__setattr__(self, "_text", head if dtype == "f32" else f"{head}:{dtype}")
 
     @classmethod
-    def parse(cls, text: str) -> Op:
-        """Read `spmv`, `spmm:128`, `sddmm:64:f64`, ... Raises: UsageError for any other text."""
-        if not isinstance(text, str):
-            raise UsageError("an operation must be a string", hint="write it as spmm:128")
+    def parse(cls, text: str | Op) -> Op:
+        """Read `spmv`, `spmm:128`, `sddmm:64:f64`, ...; an operation is returned as it is. Raises:
+        UsageError for any other text or object."""
+        if isinstance(text, Op):
+            return text
+        require("op", text, str, "a string", hint="write it as spmm:128")
         match = re.fullmatch(r"(\w+)(?::(\d\w*))?(?::(\w+))?", text.strip().lower())
         if not match:
             raise UsageError(f"{text!r} is not an operation", hint="write it as spmm:128")
@@ -103,6 +108,14 @@ class Op:
         return f"Op({self._text!r})"
 
 
+def _whole(width: Any) -> int:
+    """A number of dense columns as one of Python. Raises: UsageError for no whole number."""
+    try:
+        return index(width)
+    except TypeError:
+        raise UsageError(f"width is {width!r:.40}: a whole number is needed") from None
+
+
 #: Its output decides ids.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
@@ -121,6 +134,8 @@ class Config(Mapping[str, Value]):
     __slots__ = ("_id", "_text", "_values", "json")
 
     def __init__(self, values: Mapping[str, Any]) -> None:
+        if type(values) is not dict:  # a query creates thousands of dicts
+            require("values", values, Mapping, "a mapping", hint="Config.parse reads a text")
         self._set({_name(k): _plain(k, values[k]) for k in sorted(values, key=str)})
 
     def _set(self, values: dict[str, Value]) -> Config:
@@ -148,6 +163,7 @@ class Config(Mapping[str, Value]):
     @classmethod
     def parse(cls, text: str) -> Config:
         """Read the command-line form. Raises: UsageError naming a part that is not `name=value`."""
+        require("text", text, str, "a text such as a=1,b=word")
         values: dict[str, Any] = {}
         for part in _split(text):
             name, sep, raw = part.partition("=")

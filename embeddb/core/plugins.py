@@ -23,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from embeddb.core.arguments import require
 from embeddb.core.errors import EmbeddbError, MissingDependency, PluginError, UsageError
 from embeddb.core.files.safe_read import reason_of
 
@@ -48,6 +49,7 @@ def load(kind: str, name: str) -> Any:
     """The `PLUGIN` object of one plug-in. Raises: UsageError if there is none of that name (the
     message lists the available ones) or if its file is no plug-in; MissingDependency if an import
     of it is not installed; PluginError for anything else that its import raises."""
+    require(kind, name, str, "the name of a plug-in")
     plugins = _shipped(kind, name) or _locate(kind, os.environ.get("EMBEDDB_PLUGINS", ""))
     if name not in plugins:
         names = ", ".join(sorted(plugins)) or "none"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from embeddb.core import plugins
+from embeddb.core.arguments import require
 from embeddb.core.errors import ModelError, UsageError
 from embeddb.featurizers.base import (
     CountersOf,
@@ -92,6 +93,7 @@ class Featurizers(Mapping[str, Featurizer]):
     def named(self, name: str) -> Featurizer:
         """The featurizer of a name given by the user. Raises: UsageError if there is none of that
         name or it has no weights; ModelError if the weights cannot be read."""
+        require("name", name, str, "the name of a featurizer")
         featurizer = self._get(name)
         if isinstance(featurizer, ModelError):
             raise featurizer

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from embeddb.core.arguments import number_of, require, require_flags
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, RunnerUnavailable, UsageError
 from embeddb.handle.autotune import (
@@ -243,28 +244,16 @@ def _product(kernel: str, k: int | None) -> tuple[str, int]:
 def _options(
     calls: float | None, seconds: float, reproducible: bool, build: bool | None
 ) -> CompileOptions:
-    if not (build is None or isinstance(build, bool | np.bool_)):
-        raise UsageError(f"build is {build!r:.40}: True, False or None is needed")
-    if not isinstance(reproducible, bool | np.bool_):
-        raise UsageError(f"reproducible is {reproducible!r:.40}: True or False is needed")
-    number = None if calls is None else _number("calls", calls)
-    return CompileOptions(number, _number("seconds", seconds), bool(reproducible), build)
-
-
-def _number(name: str, number: Any) -> float:
-    if isinstance(number, int | float | np.integer | np.floating) and not isinstance(number, bool):
-        with suppress(OverflowError):
-            if (plain := float(number)) >= 0:
-                return number if type(number) is int else plain
-    raise UsageError(f"{name} is {number!r:.40}: a number of at least 0 is needed")
+    require("build", build, bool | np.bool_ | None, "True, False or None")
+    require_flags(reproducible=reproducible)
+    number = None if calls is None else number_of("calls", calls)
+    return CompileOptions(number, number_of("seconds", seconds), bool(reproducible), build)
 
 
 def _check_sources(db: Any, config: Any) -> None:
-    if not (isinstance(db, str | PathLike) or hasattr(db, "store")):
-        raise UsageError(f"db is {db!r:.40}: a folder, `starter` or an open Database is needed")
-    if not (config is None or isinstance(config, str | Mapping)):
-        reason = f"config is {config!r:.40}: a mapping, or a text such as order=ij, is needed"
-        raise UsageError(reason)
+    if not hasattr(db, "store"):
+        require("db", db, str | PathLike, "a folder, `starter` or an open Database")
+    require("config", config, str | Mapping | None, "a mapping, or a text such as order=ij,")
 
 
 def _parsed(config: Mapping[str, Any] | str) -> Config:

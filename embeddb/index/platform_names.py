@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from embeddb.core.arguments import require
 from embeddb.core.errors import UsageError
 from embeddb.platforms.machines import same_build
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
@@ -21,6 +22,7 @@ def platform_named(store: Store, text: str) -> Platform:
     A bare name stands for its only instance, not counting others of the same build and those where
     every run failed. Raises: UsageError if no instance or more than one has that name.
     """
+    require("platform", text, str, "a Platform, or its name, id or file as a text,")
     stored = store.platforms()
     if text in stored:
         return _latest(store, text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from embeddb.core.arguments import require
 from embeddb.core.errors import StoreError
 from embeddb.core.extras import needing
 from embeddb.core.files.safe_write import own_size
@@ -56,6 +57,7 @@ def open_engine(path: str | Path, *, readonly: bool = False, create: bool = Fals
         with needing("a database on a server"):
             from embeddb.store.postgres.postgres_engine import PostgresEngine
         return PostgresEngine(str(path), readonly=readonly, create=create)
+    require("the database", path, str | os.PathLike, "a folder, or `starter`,")
     folder = Path(path)
     with translating(folder, OSError):
         _check_folder(folder, create=create)

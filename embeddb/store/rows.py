@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
+from embeddb.core.arguments import require
 from embeddb.core.config import Op, Value
 from embeddb.core.errors import MissingDependency, NothingFound, UsageError
 from embeddb.core.records import Run, WorkloadInfo
@@ -76,6 +77,7 @@ def pattern_rows(store: Store, kind: str = "") -> Rows[WorkloadInfo]:
 def run_rows(store: Store, *, platform: str, op: Op | None, pattern_id: str) -> Rows[Run]:
     """Valid runs of the named op and workload; `platform` is an id, or a name for all its
     instances. Raises: NothingFound if there are no runs of that platform and op."""
+    require("platform", platform, str, "the id or name of one, as a text,")
     there = store.partitions()
     named = [p for p in there if platform in ("", p.platform, p.platform.partition("@")[0])]
     chosen = [p for p in named if op in (None, p.op)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +14,14 @@ import scipy.sparse as sp
 from builders import OP, band, fill, patterns, runs_of, tiny
 
 import embeddb
-from embeddb.core.errors import MatrixError, MissingDependency, NothingFound, UsageError
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import (
+    EmbeddbError,
+    MatrixError,
+    MissingDependency,
+    NothingFound,
+    UsageError,
+)
 from embeddb.core.pattern import Pattern
 from embeddb.database import Database
 from indexer import library
@@ -36,6 +43,40 @@ def db(folder: Path) -> Iterator[Database]:
 
 
 NEW = band(137, 14, name="new")
+#: Calls with an argument of a wrong type, and the start of the message.
+WRONG: list[tuple[Callable[[Database, Any], object], str]] = [
+    (lambda db, one: db.query(NEW, platform="tiny", op=one), "op is "),
+    (lambda db, one: db.query(NEW, platform=one, op=OP), "platform is "),
+    (lambda db, one: db.query(NEW, platform="tiny", op=OP, measure=one), "measure is "),
+    (lambda db, one: db.query(NEW, platform="tiny", op=OP, exact=one), "exact is "),
+    (lambda db, one: db.query(NEW, platform="tiny", op=OP, tuner=one), "tuner is "),
+    (lambda db, one: db.query(one, platform="tiny", op=OP), ""),
+    (lambda db, one: db.by_featurizer(one), "name is "),
+    (lambda db, one: db.platform(one), "platform is "),
+    (lambda db, one: db.runs(op=one), "op is "),
+    (lambda db, one: db.runs(platform=one), "platform is "),
+    (lambda db, one: db.atlas(one, db.platform("tiny")), "op is "),
+    (lambda db, one: db.atlas(OP, one), "platform is "),
+    (lambda db, one: db.recommendation(one), "answer is "),
+    (lambda db, one: db.explain(one), "answer is "),
+    (lambda db, one: db.measure(one), "answer is "),
+    (lambda db, one: db.index_runs(one), "files is "),
+    (lambda db, one: db.index_runs([], platform=one), "platform is "),
+    (lambda db, one: db.index_runs([], options=one), "options is "),
+    (lambda db, one: db.calibrate(platform=one), "platform is "),
+    (lambda db, one: db.calibrate(platform="tiny", ops=one), "ops is "),
+    (lambda db, one: db.calibrate(platform="tiny", minutes=one, ops=[OP]), "minutes is "),
+    (lambda db, one: db.tune(NEW, one, op=OP), "options is "),
+    (lambda db, one: db.evaluate(op=one), "op is "),
+    (lambda db, one: Database.create(one), "the database is "),
+    (lambda db, one: embeddb.open(one), "the database is "),
+    (lambda db, one: embeddb.query(NEW, op=OP, db=one), "the database is "),
+    (lambda db, one: Op(one), "name is "),
+    (lambda db, one: Op("spmm", one), "width is "),
+    (lambda db, one: Op("spmm", 3, one), "dtype is "),
+    (lambda db, one: Config(one), "values is "),
+    (lambda db, one: Config.parse(one), "text is "),
+]
 FORMATS = ("csr", "csc", "coo", "bsr", "dia", "lil", "dok")
 
 
@@ -51,6 +92,32 @@ def test_stored_zeros_are_entries_and_those_that_fill_blocks_are_not() -> None:
     assert Pattern.from_matrix(kept).nnz == 2
     filled = sp.bsr_array(sp.csr_array(np.eye(4)), blocksize=(2, 2))
     assert filled.nnz == 8 and Pattern.from_matrix(filled).nnz == 4 and filled.nnz == 8
+
+
+@pytest.mark.parametrize("call", range(len(WRONG)))
+@pytest.mark.parametrize("wrong", [1.5, object()], ids=["number", "object"])
+def test_an_argument_of_a_wrong_type_is_named(db: Database, call: int, wrong: Any) -> None:
+    ask, start = WRONG[call]
+    if start == "minutes is " and wrong == 1.5:
+        wrong = "5"
+    with pytest.raises(EmbeddbError) as refused:
+        ask(db, wrong)
+    assert str(refused.value).startswith(start) and refused.type in (UsageError, MatrixError)
+
+
+def test_one_text_is_no_list_of_texts(db: Database, tmp_path: Path) -> None:
+    for call in (
+        lambda: db.index_runs("runs.csv"),
+        lambda: db.calibrate(platform="tiny", ops="spmm:32"),
+        lambda: db.campaign(tmp_path / "camp", platform="tiny", ops="spmm:32", matrices=tmp_path),
+    ):
+        with pytest.raises(UsageError, match="a list is needed"):
+            call()
+
+
+def test_a_path_names_a_workload_as_its_text_does(db: Database) -> None:
+    name = next(iter(db.patterns())).name
+    assert db.find(Path(name)) == db.find(name)  # type: ignore[arg-type]
 
 
 def test_a_matrix_is_not_sorted_in_place() -> None:

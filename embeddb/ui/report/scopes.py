@@ -424,7 +424,7 @@ class Best:
 def is_shared(op: Op | str) -> bool:
     """True if configurations transfer between workloads: a fusion plan is one program's own, and a
     fused kernel has no configurations."""
-    read = Op.parse(op) if isinstance(op, str) else op
+    read = Op.parse(op)
     return read.workload.embedded and read.traits.tunable
 
 
