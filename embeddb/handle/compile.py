@@ -110,7 +110,8 @@ def compile(
     kernel, width = _product(kernel, k)
     options = _options(calls, seconds, reproducible, build)
     _check_sources(db, config)
-    if type(matrix).__module__.partition(".")[0] == "torch":
+    # Without an import of torch; a module or type of it has no layout.
+    if type(matrix).__module__.partition(".")[0] == "torch" and hasattr(matrix, "layout"):
         if dtype is not None:
             raise UsageError("dtype is for numpy", hint="give A in that type: A.double()")
         from embeddb.handle.tensors import tensor_handle

@@ -43,11 +43,14 @@ def matrix_of(matrix: Any, dtype: Any = None) -> Matrix:
     index outside the matrix, or invalid pointers.
     """
     layout = getattr(matrix, "format", "")
-    if layout not in _FORMATS or not hasattr(matrix, "tocsr") or len(matrix.shape) != 2:
+    sparse = hasattr(matrix, "tocsr")
+    if layout not in _FORMATS or not sparse:
         raise UsageError(
             f"A is a {type(matrix).__name__}: a scipy sparse matrix in CSR, CSC or COO is needed",
-            hint="A.tocsr() makes one of other scipy formats",
+            hint=f"{'A.tocsr()' if sparse else 'scipy.sparse.csr_array(A)'} makes one",
         )
+    if len(matrix.shape) != 2:  # of scipy's formats COO may have any number
+        raise UsageError(f"A has {len(matrix.shape)} dimensions: a matrix of numbers is needed")
     if matrix.data.size > MAX_NNZ:
         raise MatrixError(f"A has {matrix.data.size} non-zeros, of at most {MAX_NNZ}")
     values = value_type(matrix.data, dtype)

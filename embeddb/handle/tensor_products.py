@@ -143,7 +143,10 @@ def sorted_csr(matrix: torch.Tensor) -> tuple[Any, NDArray[np.int64] | None, boo
 
     if not isinstance(matrix, torch.Tensor) or matrix.layout not in _LAYOUTS:
         layout = matrix.layout if isinstance(matrix, torch.Tensor) else type(matrix).__name__
-        raise UsageError(f"A is {layout}: a sparse tensor in CSR, CSC or COO is needed")
+        raise UsageError(
+            f"A is {layout}: a sparse tensor in CSR, CSC or COO is needed",
+            hint="A.to_sparse_csr() makes one of a dense tensor",
+        )
     if matrix.device.type != "cpu" or matrix.dim() != 2 or matrix.dense_dim():
         raise UsageError(
             f"A is a {matrix.dim()}-dimensional tensor on {matrix.device}: "

@@ -153,6 +153,19 @@ def test_what_is_no_such_matrix_is_refused(thing: Any) -> None:
         compiled(thing)
 
 
+@pytest.mark.parametrize("shape", [(3,), (2, 3, 2)])
+def test_a_coo_array_that_is_no_matrix_is_refused_for_its_dimensions(shape: Any) -> None:
+    with pytest.raises(UsageError, match=f"{len(shape)} dimensions"):
+        compiled(sparse.coo_array(np.ones(shape)))
+
+
+def test_the_hint_of_a_refused_matrix_is_for_its_type() -> None:
+    for thing, cure in ((np.eye(3), "csr_array(A)"), (sparse.eye_array(3).tobsr(), "A.tocsr()")):
+        with pytest.raises(UsageError) as refused:
+            compiled(thing)
+        assert cure in refused.value.hint
+
+
 @pytest.mark.parametrize(
     ("kernel", "k"), [("spgemm", 8), ("spmm", None), ("spmm", -1), ("spmm", 2.0), ("spmv", 3)]
 )

@@ -224,6 +224,12 @@ def test_other_tensors_are_refused(change: Callable[[Any], Any], told: str) -> N
         embeddb.compile(change(dense(torch.float32).to_sparse_csr()), "spmm", k=K)
 
 
+@pytest.mark.parametrize("thing", [torch.nn.Linear(2, 2), torch.float32])
+def test_what_is_of_torch_but_no_tensor_is_refused(thing: Any) -> None:
+    with pytest.raises(UsageError, match="A is a"):
+        embeddb.compile(thing, "spmm", k=K)
+
+
 def test_other_operands_are_refused() -> None:
     f = embeddb.compile(dense(torch.float32).to_sparse_csr(), "spmm", k=K)
     for operand, told in (
