@@ -163,7 +163,7 @@ def operand(array_like: Any, name: str, shape: tuple[int, ...], dtype: Any) -> N
     if not np.can_cast(array.dtype, dtype, "safe"):
         raise UsageError(
             f"{name} holds {array.dtype}, which {np.dtype(dtype)} does not",
-            hint=f"convert it, or compile with dtype={array.dtype}"
+            hint=f"convert it, or compile A in {array.dtype}"  # tensors take no `dtype`
             if array.dtype == np.float64
             else "convert it",
         )

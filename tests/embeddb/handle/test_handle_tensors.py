@@ -230,6 +230,14 @@ def test_what_is_of_torch_but_no_tensor_is_refused(thing: Any) -> None:
         embeddb.compile(thing, "spmm", k=K)
 
 
+def test_the_cure_for_an_operand_in_double_precision_is_one_for_tensors() -> None:
+    a, b = dense(torch.float32).to_sparse_csr(), torch.zeros(N, K, dtype=torch.float64)
+    with pytest.raises(UsageError) as refused:
+        embeddb.compile(a, "spmm", k=K)(b)
+    assert "dtype=" not in refused.value.hint and "A in float64" in refused.value.hint
+    assert embeddb.compile(a.double(), "spmm", k=K)(b).shape == (M, K)
+
+
 def test_other_operands_are_refused() -> None:
     f = embeddb.compile(dense(torch.float32).to_sparse_csr(), "spmm", k=K)
     for operand, told in (
