@@ -247,6 +247,19 @@ def test_an_infinite_value_of_a_meets_whole_dot_products(tmp_path: Path) -> None
     library.call("destroy", made)
 
 
+@pytest.mark.parametrize("form", ["format=csr,reorder=length", "format=bcsr,block=2x2"])
+def test_an_empty_dot_product_times_what_is_not_finite_is_nan(form: str, tmp_path: Path) -> None:
+    config = Config.parse(f"order=ik1jk0,ktile=16,threads=one,{form}")
+    library, a = loaded(tmp_path, Op("sddmm", 32), config), matrix(9, 8, 0.4)
+    a.data[1], a.data[4] = np.nan, np.inf
+    code, made = library.create(a)
+    assert code == OK
+    b, c = (np.empty((rows, 0), dtype=np.float32) for rows in (8, 9))
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(library.run(made, a, b, c), a.data * 0)
+    library.call("destroy", made)
+
+
 def test_strings_of_an_array_are_one_literal_each(tmp_path: Path) -> None:
     """Clang suspects a missing comma between two of them (`-Wstring-concatenation`)."""
     for text in written(tmp_path, SPMM, BLOCKS).files().values():
