@@ -263,6 +263,7 @@ def _vote(
             view.own,
             any(name != here for name in (*partition.facts, *(s.platform for s in sources))),
             sum(b.patterns for b in view.beliefs if b.source == view.target) - view.own,
+            view.target.op,
         ),
         failing=view.failing[rows][:, legal],
         machine_effects=view.effects[:, legal],

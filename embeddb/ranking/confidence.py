@@ -212,14 +212,14 @@ def _doubts_of_neighbours(query: Query) -> list[str]:
 def _doubts_of_machine(query: Query) -> list[str]:
     """Doubts about votes of other machines, and about few measurements on this one."""
     vote, platform, kind = query.vote, query.platform, query.op.kind
-    own = vote.origin.machines.get(platform.id, 0.0)
+    own, at = vote.origin.machines.get(platform.id, 0.0), vote.origin.here_op or query.op
     if not vote.origin.elsewhere or own >= _OWN_SHARE:
         return []
     other, here = UNCHECKED
     check = ". To check: --measure" if platform.runner else ""
     if not vote.origin.here:
         if count := vote.origin.generated:
-            measured = f"{count} generated {many_of(kind)} at {query.op}"
+            measured = f"{count} generated {many_of(kind)} at {at}"
             return [f"{here} {measured}, which correct gains of other machines{check}"]
         if own > 0.0:
             return [f"{100 * (1 - own):.0f} % of the vote is of other machines{check}"]
@@ -230,7 +230,7 @@ def _doubts_of_machine(query: Query) -> list[str]:
     near = sum(neighbour.platform == platform.id for neighbour in vote.neighbours)
     measured = plural(vote.origin.here, one_of(kind), many_of(kind))
     return [
-        f"{here} {measured} at {query.op}, which correct gains of other machines; "
+        f"{here} {measured} at {at}, which correct gains of other machines; "
         f"{near or 'none'} of the {len(vote.neighbours)} neighbours of this {one_of(kind)} "
         f"{'is' if near < 2 else 'are'} among these{check}"
     ]

@@ -80,13 +80,14 @@ class VoteOrigin(NamedTuple):
     queried one was hardly measured (None: no votes), `machines` the share of the vote by platform
     instance, `here` the number of workloads measured on the queried instance; `elsewhere`: other
     instances have runs; `generated`: the number of generated ones measured here, which do not
-    vote."""
+    vote; `here_op`: the operation of both numbers."""
 
     op: Op | None = None
     machines: Mapping[str, float] = {}
     here: int = 0
     elsewhere: bool = False
     generated: int = 0
+    here_op: Op | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -106,6 +106,15 @@ def test_machines_left_out_judge_a_width_that_none_of_them_measured(home: Databa
     assert made.candidates[0].expected_gain and made.candidates[0].expected_gain > 1.1
 
 
+def test_what_was_measured_here_is_counted_at_the_width_that_ran(home: Database) -> None:
+    """The fault: no run was of 64 columns, and another warning of the same answer says so."""
+    fill(home, HERE, patterns(5, first=10), times=turned)
+    made = ask(home, op=WIDE)
+    assert any(line.startswith(f"hardly measured at {WIDE}") for line in made.warnings)
+    (line,) = [w for w in made.warnings if w.startswith(UNCHECKED)]
+    assert line.startswith(f"{UNCHECKED[1]} 20 matrices at {OP}")
+
+
 def test_what_was_measured_here_is_heard(home: Database) -> None:
     """The first fault: answers of another machine stayed as they were, to the last one, whatever
     was measured on this one."""
