@@ -14,15 +14,15 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from embeddb.core import __version__
-from embeddb.core.config import Config, Op
-from embeddb.core.errors import EmbeddbError
-from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.core.repr_html import set_html_renderer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from embeddb.core.config import Config, Op
+    from embeddb.core.errors import EmbeddbError
+    from embeddb.core.pattern import Pattern
+    from embeddb.core.records import Measurement, Run, WorkloadInfo
     from embeddb.database import Database
     from embeddb.handle.compile import compile
     from embeddb.matrix_files import read_pattern
@@ -49,11 +49,18 @@ __all__ = [
     "read_pattern",
 ]
 
-#: Names that cost more than numpy to import; fetched on first use.
+#: Fetched on first use, so that the command line begins at once: see `embeddb.ui.cli.entry`.
 _LAZY = {
+    "Config": "embeddb.core.config",
     "Database": "embeddb.database",
+    "EmbeddbError": "embeddb.core.errors",
+    "Measurement": "embeddb.core.records",
+    "Op": "embeddb.core.config",
+    "Pattern": "embeddb.core.pattern",
     "Platform": "embeddb.platforms.platform",
     "Recommendation": "embeddb.ranking.recommendation",
+    "Run": "embeddb.core.records",
+    "WorkloadInfo": "embeddb.core.records",
     "compile": "embeddb.handle.compile",
     "load_platform": "embeddb.platforms.platform",
     "read_pattern": "embeddb.matrix_files",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from embeddb.ui.cli.main import run
+from embeddb.ui.cli.entry import run
 
 if __name__ == "__main__":
     run()
