@@ -80,6 +80,8 @@ def serve_verb(db: str, as_json: bool, **options: Any) -> int:
         with open_database(db, readonly=not orders.writable) as opened:
             opened.store.refuse_damage()
             writable = orders.writable and not opened.store.readonly
+            if orders.writable and not writable:
+                note(f"warning: {db} can only be read: answers are not stored, despite --write")
             if orders.workers == 1:
                 app = orders.app(opened)
                 _say_where(orders, place, as_json, writable)

@@ -6,6 +6,7 @@ import hashlib
 import http.client
 import re
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from serve_site import BASE, TestClient, ask, matrix
 
 from embeddb.core.errors import UsageError
 from embeddb.database import Database
+from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.serve import access
 from embeddb.ui.serve.access import FEWEST, Address, Failures, Token, read_token
 from embeddb.ui.serve.app import build_app
@@ -273,6 +275,19 @@ def test_an_address_is_only_told_where_a_page_is(
     assert run_verb(["serve", str(tmp_path / "a.db"), "--port", "0", "--json"]) == 2
     printed = capsys.readouterr()
     assert printed.out == "" and "no page today" in printed.err
+
+
+def test_write_on_a_database_that_can_only_be_read_is_pointed_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opening = partial(open_database, readonly=True)
+    monkeypatch.setattr("embeddb.ui.cli.verbs.serve.open_database", lambda db, **_: opening(db))
+    monkeypatch.setattr("embeddb.ui.serve.running.serve", lambda *_, **__: None)
+    for words, said in (["--write"], "answers are not stored"), ([], ""):
+        assert run_verb(["serve", str(folder), "--port", "0", *words]) == 0
+        printed = capsys.readouterr()
+        assert "(read-only)" in printed.out
+        assert said in printed.err and len(printed.err.splitlines()) == len(words)
 
 
 def test_an_app_that_others_reach_needs_one(db: Database) -> None:
