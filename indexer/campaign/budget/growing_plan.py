@@ -285,6 +285,20 @@ def bought(campaign: Campaign) -> BudgetReport | None:
     )
 
 
+def samples_to_buy(campaign: Campaign, enough: int) -> int:
+    """The number of samples that a campaign's strategy can buy; counted up to `enough`."""
+    plan, total = campaign.plan, 0
+    buying = plan.buying
+    assert not isinstance(buying, msgspec.UnsetType)
+    platform, op = parse_platform(plan.platform), Op.parse(plan.ops[0])
+    for matrix in plan.matrices[: buying.pool]:
+        if total >= enough:
+            break
+        size = platform.space(op, matrix.sizes).size()
+        total += _MOST_OF_ONE if size is None else min(size, _MOST_OF_ONE)
+    return total
+
+
 def _seconds(measurement: Any) -> float:
     seconds = float(measurement.seconds)
     return seconds if seconds > 0 else math.inf

@@ -10,7 +10,9 @@ import pytest
 import scipy.sparse as sp
 from command_line import run_verb
 
+from embeddb.core.config import Op
 from embeddb.database import Database
+from embeddb.platforms.platform import load_platform
 from embeddb.ui.cli.verbs.campaign_run import show_agreement
 from indexer.campaign.agreement import Agreement
 from indexer.campaign.folder import Campaign
@@ -80,6 +82,19 @@ def test_what_cannot_be_planned(
     err = capsys.readouterr().err
     assert said in err and len(err.splitlines()) == 1
     assert not Path(asked[1]).exists()
+
+
+def test_a_budget_above_what_there_is_to_buy_is_pointed_out(
+    asked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run("plan", *asked, "--budget", "100000") == 0
+    err = capsys.readouterr().err
+    there = int(err.removeprefix("warning: there are ").split()[0].replace(",", ""))
+    space = load_platform("spade").space(Op.parse("spmm:32"), m=20, n=20).size()
+    assert space is not None and there >= 3 * space
+    asked[1] += "-all"
+    assert _run("plan", *asked, "--budget", str(there)) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_an_old_plan_is_refused_in_one_line(

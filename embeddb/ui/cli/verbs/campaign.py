@@ -89,7 +89,7 @@ def plan_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
       embeddb campaign plan runs.db few --platform spade --op spmm:32 --matrices matrices/ \\
           --budget 500
     """
-    from indexer.campaign.budget.growing_plan import bought
+    from indexer.campaign.budget.growing_plan import bought, samples_to_buy
     from indexer.campaign.run import seconds_seen, surprising_cost
 
     _check_options(options)
@@ -99,7 +99,11 @@ def plan_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
         campaign, top = _campaign(opened, Path(folder), platform, options, progress)
         sample_s = seconds_seen(opened.store, platform)
     plan, done, spent = campaign.plan, campaign.progress(), bought(campaign)
-    samples = done.points if spent is None else spent.budget
+    samples = done.points
+    if spent is not None:
+        samples = min(spent.budget, samples_to_buy(campaign, spent.budget))
+        if samples < spent.budget:
+            note(f"warning: there are {samples:,} samples to buy, fewer than the budget")
     document: dict[str, Any] = {
         "campaign": plan.id,
         "folder": folder,
