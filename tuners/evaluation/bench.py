@@ -198,7 +198,10 @@ class Bench:
             yield row, self.judgeable(row, question)
 
     def questions_of(self, train: Rows, test: Rows) -> Iterator[tuple[int, Query]]:
-        """The same over every legal configuration that a training row ran."""
+        """The same over every legal configuration that a training row ran; none without training
+        rows, as where the only group is held out."""
+        if not train.size:
+            return
         training = self.evidence.take(train).pruned()
         partition = self._partition(training, self.vectors)
         learned = self._learned(partition.featurizer)

@@ -66,6 +66,18 @@ def test_from_few_groups_a_process_learns(filled: Path, tmp_path: Path, capsys: 
     assert CostModel.load(told["file"]).version == told["version"]
 
 
+def test_an_operation_that_one_matrix_ran_is_learned_from_and_not_judged(
+    filled: Path, tmp_path: Path, capsys: Any
+) -> None:
+    db = str(shutil.copytree(filled / "6.db", tmp_path / "runs.db"))
+    with Database.open(db) as opened:
+        fill(opened, tiny(), patterns(1), op=Op("spmm", 64))
+    assert run_verb(["train", "costmodel", db, *ASKED, "--op", "spmm:64", *QUICK]) == 0
+    shown = capsys.readouterr()
+    assert list(json.loads(shown.out)["held_out"]) == ["spmm:32"]
+    assert "spmm:64 on tiny: nothing to judge the model by" in shown.err
+
+
 #: Runs the command line where torch is not installed.
 WITHOUT_TORCH = """
 import sys
