@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from embeddb.core.config import Config, Op
-from embeddb.core.kinds import kind_of
+from embeddb.core.kinds import kind_of, kinds
 from embeddb.core.wording import line, quoted, shown
 from embeddb.platforms.platform import Platform, builtin_platforms
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 #: Configurations in the command that measures the next ones.
 _MOST_MEASURED = 3
 _DB = "DB"
+#: Words of commands that stand for what the reader has or chooses.
+FILE, _CAMPAIGN, _MATRICES = "FILE", "camp", "matrices/"
 
 
 def measure(place: str, names: Sequence[str], platform: str, op: str, configs: int) -> str:
@@ -30,7 +32,7 @@ def the_default(place: str, platform: Platform, scope: str, op: str) -> str:
     dimensions the default depends on these, and is always measured."""
     operation = Op.parse(op)
     if not operation.workload.sparse:
-        return f"embeddb measure {place} {operation.kind.upper()} {_where(scope, op)}"
+        return f"embeddb measure {place} {operation.workload.placeholder} {_where(scope, op)}"
     default = shlex.quote(line(Config(platform.default(operation))))
     return f"embeddb measure {place} MATRIX {_where(scope, op)} --config {default}"
 
@@ -40,7 +42,8 @@ def again_all(place: str, scope: str, op: str, more: str = "") -> str:
     file = Op.parse(op).workload.many_file
     if file:
         return f"embeddb measure {place} {file} {_where(scope, op)}"
-    return f"embeddb campaign plan {place} camp {_where(scope, op)} --matrices matrices/{more}"
+    to_plan = f"{place} {_CAMPAIGN} {_where(scope, op)} --matrices {_MATRICES}"
+    return f"embeddb campaign plan {to_plan}{more}"
 
 
 def try_it(e: Explanation, place: str) -> str:
@@ -63,10 +66,35 @@ def placeholders(e: Explanation, place: str) -> str:
     """Meaning of the placeholders in `try_it` and `measure_next`, as a sentence."""
     word = kind_of(e.pattern.kind).placeholder
     parts = [f"{_DB} is the folder of the database"] if place == _DB else []
-    parts.append(f"{word} is the file of the {word.lower()}, or its name where the database has it")
+    parts.append(_a_workload(word))
     if (platform := _platform_word(e.recommendation.platform)).endswith(".toml"):
-        parts.append(f"{shown(platform)} is the file that describes the platform")
+        parts.append(_a_platform(platform))
     return "; ".join(parts)
+
+
+def stand_ins(commands: Sequence[str]) -> str:
+    """Meaning of the words in the commands of gaps that stand for what the reader has or chooses,
+    as a sentence; empty without such words."""
+    words = dict.fromkeys(word for one in commands for word in shlex.split(one)[3:])
+    meanings = {
+        _CAMPAIGN: f"{_CAMPAIGN} is a new folder",
+        _MATRICES: f"{_MATRICES} is a folder of matrix files",
+        FILE: f"{FILE} is the file of the workload",
+    }
+    for kind in kinds():
+        meanings[kind.placeholder] = _a_workload(kind.placeholder)
+        if kind.many_file:
+            meanings[kind.many_file] = f"{kind.many_file} is a file of {kind.many}"
+    meanings |= {word: _a_platform(word) for word in words if word.endswith(".toml")}
+    return "; ".join(meanings[word] for word in words if word in meanings)
+
+
+def _a_workload(word: str) -> str:
+    return f"{word} is the file of the {word.lower()}, or its name where the database has it"
+
+
+def _a_platform(word: str) -> str:
+    return f"{shown(word)} is the file that describes the platform"
 
 
 def _measured(e: Explanation, place: str) -> str:

@@ -31,6 +31,7 @@ from embeddb.index.scopes import scopes as scopes_of
 from embeddb.platforms.machines import described
 from embeddb.store import SCHEMA
 from embeddb.ui import draw
+from embeddb.ui.report.commands import stand_ins
 from embeddb.ui.report.contributors import Contributor, contributors_of
 from embeddb.ui.report.gaps import Gap, gaps_of
 from embeddb.ui.report.page import bars, markup, render
@@ -78,6 +79,7 @@ def database_html(facts: DatabaseFacts) -> str:
             platforms=sorted({s.platform for s in facts.scopes}),
             cells={(s.platform, s.op): s for s in facts.scopes},
             gaps=kinds,
+            stand_ins=stand_ins([gap.command for gap in facts.gaps if gap.command]),
             quality_bars=_quality(facts.scopes),
         )
     )

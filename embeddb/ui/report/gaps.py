@@ -97,7 +97,7 @@ class _Finder:
                 if platform is not None and platform.runner:
                     # By its file if the structure is not stored.
                     stored = self._is_stored(self._db.store.resolve(recommendation.pattern_id))
-                    named = [name if stored else "FILE"]
+                    named = [name if stored else commands.FILE]
                     where = (platform.name, recommendation.op)
                     command = commands.measure(self._place, named, *where, 30)
                 yield Gap(

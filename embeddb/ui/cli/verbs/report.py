@@ -136,6 +136,8 @@ def _show(facts: DatabaseFacts) -> None:
         say()
         _show_contributors(facts.contributors)
     if facts.gaps:
+        from embeddb.ui.report.commands import stand_ins
+
         say()
         say("worth measuring")
         for gap in facts.gaps[:_MOST_GAPS]:
@@ -144,6 +146,8 @@ def _show(facts: DatabaseFacts) -> None:
                 say(f"    {gap.command}")
         if len(facts.gaps) > _MOST_GAPS:
             say(f"  and {len(facts.gaps) - _MOST_GAPS} more: --html or --json has all")
+        if meaning := stand_ins([gap.command for gap in facts.gaps[:_MOST_GAPS]]):
+            say(f"  in the commands, {meaning}")
 
 
 def _row(s: ScopeFacts) -> tuple[object, ...]:

@@ -20,8 +20,10 @@ from test_report import outside
 from embeddb.core.config import Op
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
+from embeddb.platforms.platform import load_platform
 from embeddb.ui.cli.verbs.report import _fixed
 from embeddb.ui.report import DatabaseFacts, database_facts, database_html
+from embeddb.ui.report.commands import again_all, measure, stand_ins, the_default
 from embeddb.ui.report.database import Judged
 from embeddb.ui.report.gaps import Gap
 from indexer.coverage import scope_states
@@ -164,6 +166,31 @@ def test_gaps_name_what_to_run(db: Database, facts: DatabaseFacts) -> None:
         "a second round: spmm:32 on tiny"
     ]
     assert all(not gap.command for gap in facts.gaps), "nothing here can be measured: no runner"
+
+
+def test_words_that_stand_for_files_of_the_reader_are_explained() -> None:
+    campaign = again_all("my.db", "board@x", "spmm:32")
+    assert stand_ins([campaign, "", campaign]) == (
+        "camp is a new folder; board.toml is the file that describes the platform; "
+        "matrices/ is a folder of matrix files"
+    )
+    assert "FILE is the file of the workload" in stand_ins([measure("DB", ["FILE"], "cpu", "x", 3)])
+    assert stand_ins([again_all("DB", "nest-cpu", "nest")]) == "PROGRAM.c is a file of nests"
+    default = the_default("DB", load_platform("nest-cpu"), "nest-cpu", "nest")
+    assert stand_ins([default]).startswith("PROGRAM is the file of the program")
+    assert stand_ins([measure("DB", ["A.mtx"], "cpu", "spmv", 3), ""]) == ""
+
+
+def test_the_report_explains_them_below_the_commands(
+    folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gap = Gap(kind="width", what="a", why="b", command=again_all("DB", "cpu", "spmv"))
+    monkeypatch.setattr("embeddb.ui.report.database.gaps_of", lambda *_: [gap])
+    assert run_verb(["report", folder]) == 0
+    said = "n the commands, camp is a new folder; matrices/ is a folder of matrix files"
+    assert said in capsys.readouterr().out
+    with Database.open(folder) as opened:
+        assert said in database_html(database_facts(opened))
 
 
 def test_questions_that_were_hardly_covered_are_gaps() -> None:
