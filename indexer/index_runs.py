@@ -127,7 +127,7 @@ def index_runs(
         matrix_problems=list(dict.fromkeys(library.problems)),
         embedded=embedded,
         answers=answers,
-        question=example(db, answers, matrix=_any_file(matrices)),
+        question=example(db, _of_logs(reports, answers), matrix=_any_file(matrices)),
     )
 
 
@@ -168,6 +168,16 @@ def platform_of_runs(db: Lookup | None, platform: Platform | str | None) -> Plat
     sound = [one for i in stored if (one := db.store.sound_platform(i)) is not None]
     first = sound[0] if sound else db.platform(stored[0])
     return latest([first], sound)[0].at("")
+
+
+def _of_logs(
+    reports: Sequence[IngestReport], answers: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The answers for the operations and platforms in the logs; all of them if no row was used."""
+    ops = {op for report in reports for op in report.ops}
+    platforms = {one.partition("@")[0] for report in reports for one in report.platforms}
+    read = [s for s in answers if s["op"] in ops and s["platform"].partition("@")[0] in platforms]
+    return read if ops else answers
 
 
 def _platform_problems(platform: Platform | str | None) -> list[str]:

@@ -105,6 +105,18 @@ def test_what_can_be_asked_is_answered(inputs: Path, tmp_path: Path) -> None:
     assert not report.problems and report.adopted_runs == 0
 
 
+def test_the_example_is_about_what_was_just_indexed(inputs: Path, tmp_path: Path) -> None:
+    lines = (inputs / "runs.csv").read_text().splitlines()
+    few = tmp_path / "few.csv"
+    few.write_text("\n".join(lines[:-4]))
+    with Database.create(tmp_path / "runs.db") as db:
+        index_runs(db.index, [inputs / "runs.csv"], platform=tiny(), options=ASKED)
+        for platform in (tiny("other"), tiny()):
+            report = index_runs(db.index, [few], platform=platform, options=ASKED)
+            assert len(report.answers) == 2 and report.question is not None
+            assert report.question.platform == platform.name
+
+
 def test_stubs_of_an_earlier_call_get_their_structure(inputs: Path) -> None:
     db, log = Database.in_memory(), inputs / "runs.csv"
     first = index_runs(db.index, [log], platform=tiny(), options=ASKED)
