@@ -56,7 +56,7 @@ def database_html(facts: DatabaseFacts) -> str:
     for row in facts.judged:
         judged.setdefault((row.platform, row.op), []).append(row)
     scopes = [
-        _scope(s, at, judged.get((s.platform, s.op), []))
+        _scope(s, at, [judged[place, s.op] for place in s.places if (place, s.op) in judged])
         for at, s in enumerate(facts.scopes[:_MOST_SCOPES])
     ]
     kinds = [(kind, list(gaps)) for kind, gaps in groupby(facts.gaps, key=attrgetter("kind"))]
@@ -94,8 +94,8 @@ def source_html(contributors: Sequence[Contributor], *, place: str) -> str:
     return str(render("source.html", title=title, **parts))
 
 
-def _scope(s: ScopeFacts, at: int, judged: list[Judged]) -> dict[str, Any]:
-    """A scope with its charts and the rows of its evaluation."""
+def _scope(s: ScopeFacts, at: int, judged: list[list[Judged]]) -> dict[str, Any]:
+    """A scope with its charts and the rows of its evaluations, each of one machine or of all."""
     # The parameter whose values are most evenly distributed over few kinds of winners.
     few = [p for p in s.preferences if not p.others and len(p.shares) <= _MOST_KINDS]
     squares = {p.parameter: [w * w for w in p.shares.values()][:_MOST_KINDS] for p in s.preferences}
@@ -104,25 +104,30 @@ def _scope(s: ScopeFacts, at: int, judged: list[Judged]) -> dict[str, Any]:
     drawn = at < _MOST_MAPS and len(s.map) > 1
     kind = Op.parse(s.op).kind
     open_ones = [p for p in s.preferences if not p.settled]
-    methods = [
-        draw.Bar(shown(r.method, 40), 100 * r.of_optimum, marked=r.method == "embeddb")
-        for r in judged
-        if r.of_optimum is not None
-    ]
-    title = "share of the optimum by method"
     return {
         "facts": s,
         "one": one_of(kind),
         "many": many_of(kind),
         "anchor": f"report-scope-{at}",
-        "judged": judged,
-        "judged_bars": bars(methods, title=title, unit=" %", key=f"judged{at}"),
+        "judged": [
+            {"rows": rows, "where": rows[0].platform, "bars": _methods(rows, f"judged{at}-{n}")}
+            for n, rows in enumerate(judged)
+        ],
         "class_bars": _classes(s, f"classes{at}"),
         "map": _map(s, parameter, f"map{at}") if drawn else None,
         "map_parameter": shown(parameter),
         "likes": sorted(open_ones, key=lambda p: max(p.shares.values())),
         "settled": [p for p in s.preferences if p.settled],
     }
+
+
+def _methods(judged: list[Judged], key: str) -> Markup | None:
+    methods = [
+        draw.Bar(shown(r.method, 40), 100 * r.of_optimum, marked=r.method == "embeddb")
+        for r in judged
+        if r.of_optimum is not None
+    ]
+    return bars(methods, title="share of the optimum by method", unit=" %", key=key)
 
 
 def _map(s: ScopeFacts, parameter: str, key: str) -> Markup:

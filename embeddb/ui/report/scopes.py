@@ -111,6 +111,11 @@ class ScopeFacts(msgspec.Struct, frozen=True, kw_only=True):
     map_of: int
     read: int = 0
 
+    @property
+    def places(self) -> list[str]:
+        """The platforms in its rows of `eval`: its own, or each instance if there are several."""
+        return list(dict.fromkeys([self.platform, *self.instances]))
+
 
 @dataclass
 class _Tally:

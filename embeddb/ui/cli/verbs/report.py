@@ -67,7 +67,7 @@ def report_verb(db: str, html: str, eval_file: str, source: str, as_json: bool) 
     with open_database(db, readonly=True) as opened, Progress() as progress:
         opened.store.refuse_damage()
         facts = database_facts(opened, place=db, judged=rows, progress=progress)
-    scopes = {(s.platform, s.op) for s in facts.scopes}
+    scopes = {(place, s.op) for s in facts.scopes for place in s.places}
     foreign = [f"{r.op} on {r.platform}" for r in rows if (r.platform, r.op) not in scopes]
     if foreign:
         note(f"warning: {eval_file}: not shown is {foreign[0]}, of which {db} has no runs")

@@ -305,6 +305,23 @@ def test_the_verb(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "As evaluated" in out.read_text(encoding="utf-8")
 
 
+def test_evaluations_of_single_machines_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = tiny("pair", portable=True)
+    with Database.create(tmp_path / "runs.db") as db:
+        for name in ("one", "two"):
+            fill(db, pair.at(name))
+    machines = [{**row, "platform": f"pair@{at}"} for at in ("one", "two") for row in rows()]
+    (tmp_path / "eval.json").write_text(json.dumps(machines))
+    given = ["--eval", str(tmp_path / "eval.json"), "--html", str(tmp_path / "r.html")]
+    assert run_verb(["report", str(tmp_path / "runs.db"), *given]) == 0
+    assert "not shown" not in capsys.readouterr().err
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    for name in ("one", "two"):
+        assert f"of <bdi>pair@{name}</bdi>, groups held out</caption>" in page
+
+
 def test_an_evaluation_of_another_database_is_not_dropped_in_silence(
     folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
