@@ -26,6 +26,7 @@ from embeddb.database import Database
 from embeddb.nests.nest import Nest
 from embeddb.platforms.platform import Platform, this_machine
 from embeddb.store import is_database
+from embeddb.store.failures import opened_readonly
 from embeddb.tensors.tensor_graph import KINDS
 from embeddb.ui.cli.output import Progress, note
 from indexer.resolve import is_source
@@ -50,6 +51,12 @@ def open_database(place: str, *, readonly: bool = False) -> Database:
         return database.open_database(place, readonly=readonly)
     with Progress() as progress:
         return database.open_database(place, readonly=readonly, note=note, progress=progress)
+
+
+def refuse_readonly(db: Database) -> None:
+    """Check before long work that its results can be stored. Raises: StoreReadOnly."""
+    if db.store.readonly:
+        raise opened_readonly(db.store.place)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from embeddb.store.model_files import model_states, register_files, unregistered
 from embeddb.store.models import ModelFacts, facts_of
 from embeddb.store.run_tables import unchecked_runs
 from embeddb.ui.cli import option
-from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.arguments import open_database, refuse_readonly
 from embeddb.ui.cli.output import Progress, emit, note, result, say, table, warn
 from embeddb.ui.cli.verbs.db_exchange import (
     copy_verb,
@@ -191,6 +191,7 @@ def rebuild_verb(db: str, as_json: bool) -> None:
     from indexer.embed import embed
 
     with open_database(db) as opened, Progress() as progress:
+        refuse_readonly(opened)
         report = embed(opened.index, again=True, progress=progress)
         report.problems += register_files(opened.store)
     if as_json:

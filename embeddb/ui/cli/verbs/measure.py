@@ -20,6 +20,7 @@ from embeddb.ui.cli.arguments import (
     families,
     machine_here,
     open_database,
+    refuse_readonly,
     resolve_workloads,
     runner_here,
     whole,
@@ -324,6 +325,7 @@ def calibrate_verb(db: str, as_json: bool, **options: Any) -> None:
         )
 
     with open_database(db) as opened, Progress() as progress:
+        refuse_readonly(opened)
         platform = opened.platform(options["platform"])
         ops = tuple(dict.fromkeys(Op.parse(op) for op in options["ops"])) or measured_ops(
             opened.index, platform

@@ -18,7 +18,7 @@ from embeddb.database import Database
 from embeddb.tensors.edges import edges_of
 from embeddb.tensors.tensor_graph import TensorGraph
 from embeddb.ui.cli import option, output
-from embeddb.ui.cli.arguments import open_database, resolve_workloads, whole
+from embeddb.ui.cli.arguments import open_database, refuse_readonly, resolve_workloads, whole
 from embeddb.ui.cli.output import Progress, note, note_some, say, table
 from embeddb.ui.cli.workload_text import (
     MOST_NOTES,
@@ -84,6 +84,8 @@ def tune_verb(db: str, name: str, as_json: bool, **options: Any) -> None:
     """
     op = Op.parse(options["op"])
     with open_database(db) as opened, Progress() as progress:
+        if options["hardware_s"]:
+            refuse_readonly(opened)
         platform = opened.platform(options["platform"] or _PLATFORMS.get(op.name, _MATRICES))
         if op.name not in platform.kernels or (op.name not in _TUNED and op.kind != "matrix"):
             hint = "an operation of the platform on matrices, as spmm:128, fusion or tile"

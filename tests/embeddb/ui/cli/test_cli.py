@@ -401,6 +401,29 @@ def test_an_answer_that_is_not_stored_is_not_sent_to_explain(
     assert "why: the same query with --why" in said
 
 
+@pytest.mark.parametrize(
+    ("module", "work", "words"),
+    [
+        ("db", "indexer.embed.embed", ["db", "rebuild", "{db}"]),
+        ("measure", "indexer.calibrate.Calibration.run", ["calibrate", "{db}", "--op", "spmm:32"]),
+        ("tune", "embeddb.database.Database.tune", ["tune", "{db}", "A", "--op", "spmm:32"]),
+    ],
+)
+def test_long_work_does_not_begin_where_it_cannot_be_stored(
+    board: Board,
+    module: str,
+    work: str,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    opening = partial(open_database, readonly=True)
+    monkeypatch.setattr(f"embeddb.ui.cli.verbs.{module}.open_database", opening)
+    monkeypatch.setattr(work, _interrupt)
+    assert run_verb([word.format(db=board.db) for word in words]) == 1
+    assert "opened read-only (copy the database" in capsys.readouterr().err
+
+
 def test_a_query_without_a_platform_names_those_with_runs(
     board: Board, capsys: pytest.CaptureFixture[str]
 ) -> None:
