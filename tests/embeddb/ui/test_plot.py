@@ -252,6 +252,11 @@ def test_speedups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ('[{"platform": "toy"}]', [], "missing required field"),
         ("[]", [], "0 platforms and ops to draw"),
         ('[{"platform":"a","op":"spmv","method":"x","speedups":[1]}]', ["--op", "b"], "--method"),
+        (
+            '[{"platform":"a","op":"spmv","method":"embeddb","speedups":[1]}]',
+            ["--method", "embedb"],
+            "--platform a; --op spmv; --method embeddb",
+        ),
     ],
 )
 def test_speedups_of_a_strange_file(

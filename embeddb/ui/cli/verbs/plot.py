@@ -323,18 +323,24 @@ def speedups_verb(
     Example:
       embeddb plot speedups eval.json --method embeddb --method oracle -o speedups.svg
     """
+    drawable = [r for r in eval_rows(eval_file, _Row) if r.speedups and r.method != "default"]
     rows = [
         row
-        for row in eval_rows(eval_file, _Row)
-        if row.speedups
-        and (not platform or row.platform == platform)
+        for row in drawable
+        if (not platform or row.platform == platform)
         and (not op or row.op == op)
         and (not methods or row.method in methods)
-        and row.method != "default"
     ]
     panels: dict[tuple[str, str], list[_Row]] = {}
     for row in rows:
         panels.setdefault((row.op, row.platform), []).append(row)
+    if drawable and not rows:
+        there = (sorted({getattr(r, f) for r in drawable}) for f in ("platform", "op", "method"))
+        hint = "there are " + "; ".join(
+            f"{option} {', '.join(names)}"
+            for option, names in zip(("--platform", "--op", "--method"), there, strict=True)
+        )
+        raise InputError("nothing of that platform, op and method", where=eval_file, hint=hint)
     if not 1 <= len(panels) <= _MOST_PANELS:
         raise InputError(
             f"{len(panels)} platforms and ops to draw, not 1 to {_MOST_PANELS}",
