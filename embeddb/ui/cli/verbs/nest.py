@@ -419,7 +419,8 @@ def count_verb(db: str, programs: tuple[str, ...], as_json: bool, **options: Any
         return
     if options["source"] == "model":
         note("counters of modelled caches, not of this processor")
-    say(f"{plural(done, 'nest')} counted of {len(nests):,}; the others were counted before")
+    before = "; the others were counted before" if done < len(nests) else ""
+    say(f"{plural(done, 'nest')} counted of {len(nests):,}{before}")
 
 
 @click.group("nest", commands=[import_verb, show_verb, measure_verb, count_verb])

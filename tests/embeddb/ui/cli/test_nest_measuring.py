@@ -74,8 +74,11 @@ def test_counters_are_kept_beside_the_run(
 ) -> None:
     db = str(tmp_path / "n.db")
     words = ("nest", "count", db, program, "--source", "model", "--threads", "1", "--json")
-    assert printed(capsys, *words)["counted"] == 1
+    assert run_verb([*words[:-1]]) == 0
+    assert capsys.readouterr().out == "1 nest counted of 1\n"
     assert printed(capsys, *words)["counted"] == 0, "what was counted is left out"
+    assert run_verb([*words[:-1]]) == 0
+    assert "0 nests counted of 1; the others were counted before" in capsys.readouterr().out
     with open_database(db) as opened:
         (place,) = counting_platforms(opened.store)
         (found,) = counted(opened.store, place)
