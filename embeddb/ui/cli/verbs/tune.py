@@ -264,8 +264,8 @@ def _show_matrix(done: Tuned, document: Mapping[str, Any]) -> None:
     what = f"{document['op']} on {document['platform']}"
     say(f"{done.subject.name}: {m:,} x {n:,}, {nnz:,} nonzeros; {what}")
     model = f", in {done.model_s:.0f} s" if done.model_s else ""
-    many = plural(done.ranked, "configuration")
-    say(f"ranked by: {done.by}" + (f" ({many}{model})" if done.ranked else " (no candidates)"))
+    many = f"{done.by} ({plural(done.ranked, 'configuration')}{model})"
+    say(f"ranked by: {many if done.ranked else 'nothing; measured seconds direct the search'}")
     budget_s, unit = document["hardware_seconds"]["asked"], document["time_unit"]
     if not budget_s:
         first = enumerate(document["first"], 1)
