@@ -24,7 +24,7 @@ from embeddb.index.lookup import Lookup
 from embeddb.kernels.machine_failures import ProgramKilled
 from embeddb.matrix_files import matrix_files, matrix_names, plain_name, read_pattern
 from embeddb.matrix_files.source import plain_text
-from embeddb.platforms.platform import Platform, platform_here
+from embeddb.platforms.platform import Platform, builtin_platforms, platform_here
 from embeddb.store import Store
 from indexer.campaign.agreement import AGREE
 from indexer.campaign.budget.growing_plan import buy_more, named
@@ -301,8 +301,9 @@ def _between(moments: list[float]) -> list[float]:
 
 
 def surprising_cost(platform: Platform, seconds: float | None) -> str:
-    """A warning if `cost_per_sample` is far from the measured cost of samples; else empty."""
-    if seconds is None:
+    """A warning if `cost_per_sample` in the user's platform file is far from the measured cost of
+    samples; else empty."""
+    if seconds is None or platform.name in builtin_platforms():
         return ""
     seen = seconds / _CPU_SAMPLE_S
     declared = platform.cost_per_sample

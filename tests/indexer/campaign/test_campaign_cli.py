@@ -166,6 +166,7 @@ def test_work_by_hand_is_collected_and_shown(
     assert _run("status", db, folder) == 0
     said = capsys.readouterr().out
     assert "tasks: 2 done, 0 running, 0 waiting" in said and "spade@" in said
+    assert "a sample" in said and "cost_per_sample" not in said, "the file is none of the user's"
     assert _run("work", folder, "--task", "nothing") == 1
     assert "no task 'nothing'" in capsys.readouterr().err
     assert _run("work", folder, "--submission", "1", "--chunk", "0") == 1
