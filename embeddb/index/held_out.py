@@ -1,9 +1,9 @@
 """First choices of the vote for rows whose group is held out, and their losses.
 
 One definition of quality everywhere (docs/explanation/evaluation.md): the choice is among the
-configurations that ran on a matrix and in another group (no vote proposes others), a failed one
-costs what the default takes, and `of_optimum` is the geometric mean over matrices of the best time
-of all that ran there over the chosen one's.
+configurations that ran on a matrix and in another group (no vote proposes others; where none did,
+it is the default), a failed one costs what the default takes, and `of_optimum` is the geometric
+mean over matrices of the best time of all that ran there over the chosen one's.
 """
 
 from __future__ import annotations
@@ -129,18 +129,22 @@ def first_choices(
 ) -> FirstChoices:
     """The first choice for each judged row, its group int64[p] held out, by a vote of `k`
     neighbours and `shrink` with the `doubt` of answers, among the configurations that ran on the
-    row and in another group. A failure has the default's gain, 0."""
+    row and in another group, else the default. A failure has the default's gain, 0."""
     centred = part.gains - effects(part.gains)[0][:, None]
     prior, average = _others_prior(centred, group), _others_mean(part.gains, group)
     weighted, weight = _weighed(centred, part.trust)
-    zeros = (part.gains == 0.0).sum(axis=0) * _knows_default(part.gains)
+    zeros = (part.gains == 0.0).sum(axis=0) * (knows := _knows_default(part.gains))
     chosen = FirstChoices.unknown(group[part.rows])
     ran, crashed = np.isfinite(part.truth), failed(part.truth)
     able = np.isfinite(near.distances[part.rows, :k]).any(axis=1)
     able &= (ran & ~crashed).sum(axis=1) >= 2
     votable = ran & _ran_elsewhere(part.gains, group)[part.rows]
-    able &= votable.any(axis=1)
     gain, best = np.where(crashed, 0.0, part.truth), np.where(ran, part.truth, -np.inf).max(axis=1)
+    # Where nothing ran that another group ran, the default is the answer, as in `eval`.
+    alone = able & ~votable.any(axis=1) & (part.truth == 0.0).any(axis=1) & knows
+    chosen.predicted[alone] = chosen.measured[alone] = chosen.static[alone] = 0.0
+    chosen.best[alone] = best[alone]
+    able &= votable.any(axis=1)
     for at in _blocks(np.flatnonzero(able), k * part.gains.shape[1]):
         rows = part.rows[at]
         places, weights = near.places[rows, :k], weigh(near.distances[rows, :k])

@@ -56,6 +56,18 @@ def test_no_vote_proposes_a_configuration_that_ran_on_this_group_alone() -> None
     assert found.best[-1] == pytest.approx(0.9)
 
 
+def test_the_default_answers_where_nothing_ran_that_others_ran() -> None:
+    """The last row's default has a form of its own, as where defaults depend on sizes."""
+    rows = [[0.0, 0.5, NAN, NAN]] * 4
+    found = _choices([*rows, [NAN, NAN, 0.0, 0.4]])
+    assert found.counted().group.tolist() == [0, 1, 2, 3, 4]
+    assert found.measured[-1] == found.static[-1] == 0.0
+    assert found.lost(0.0)[-1] == pytest.approx(0.4)
+    # The gain over a default that did not run is not known.
+    without = _choices([*rows, [NAN, NAN, 0.1, -0.1]])
+    assert without.counted().group.tolist() == [0, 1, 2, 3]
+
+
 def test_what_always_ties_with_the_default_does_not_hide_rows() -> None:
     """A simulator gives the last column the default's very time; it ran on few rows."""
     ties = [[0.0, 0.5, -0.2, 0.0]] * 2 + [[0.0, 0.5, -0.2, NAN]] * 3
