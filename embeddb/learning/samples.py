@@ -360,7 +360,8 @@ def samples_of(
         evidence, readable = db.evidence(op, scope_of(platform))
         evidence = evidence.of_platform(platform.id)
         if not evidence.rows:
-            have = [str(p.op) for p in db.store.partitions() if p.platform == platform.id]
+            ran = {p: (p.platform, p.platform.partition("@")[0]) for p in db.store.partitions()}
+            have = sorted({str(p.op) for p, names in ran.items() if platform.id in names})
             raise UsageError(
                 f"{op} on {platform.id}: there are no runs",
                 hint=f"there are runs of: {', '.join(have) or 'nothing on this platform'}",

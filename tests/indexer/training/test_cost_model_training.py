@@ -477,6 +477,9 @@ def test_a_bare_platform_stands_for_its_only_instance_with_runs() -> None:
         assert known.platform.id == "board@here" and known.rows
         training = Training(db.index, known, TrainingRequest(), None, Path(), print)
         assert training._judge(TrainingRequest().settings("mlp"), None)._bench(OP).evidence.rows
+        with pytest.raises(UsageError, match="there are no runs") as caught:
+            samples_of(db.index, tiny("board"), [Op("spmm", 999)])
+        assert caught.value.hint == f"there are runs of: {OP}"
 
 
 def test_few_runs_make_a_gaussian_process() -> None:
