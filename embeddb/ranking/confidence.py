@@ -225,7 +225,7 @@ def _doubts_of_machine(query: Query) -> list[str]:
             return [f"{100 * (1 - own):.0f} % of the vote is of other machines{check}"]
         local = platform.runner and platform.instance  # else it cannot be measured here
         can = local and platform.portable and kind_of(kind).sparse
-        how = f"; `embeddb calibrate` corrects them, --platform {platform.name}" if can else ""
+        how = f"; `embeddb calibrate DB --platform {platform.name}` corrects them" if can else ""
         return [f"{other}: the ranking usually holds, the gains may not{how}"]
     near = sum(neighbour.platform == platform.id for neighbour in vote.neighbours)
     measured = plural(vote.origin.here, one_of(kind), many_of(kind))
