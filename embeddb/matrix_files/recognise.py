@@ -120,7 +120,8 @@ def stem(path: Path) -> str:
 
 
 def format_hint() -> str:
-    return "known formats: " + ", ".join(sorted(FORMATS)) + " (give one as format=)"
+    named = "the ending of a file, or format= in Python, names one"
+    return f"known formats: {', '.join(sorted(FORMATS))}; {named}"
 
 
 def _suffix(path: Path) -> str:

@@ -131,7 +131,7 @@ def preset(name: str, **changes: Any) -> CostSettings:
     if name not in PRESETS:
         raise UsageError(
             f"no preset {name!r}",
-            hint=f"{', '.join(PRESETS)}; reproductions.cost_models has other papers'",
+            hint=f"{', '.join(PRESETS)}; reproductions/ has the models of other papers",
         )
     whole = {"encoder": "cognate", "every_pair": True, "plain": True}
     return paper(**{**whole, **PRESETS[name], **changes})

@@ -318,6 +318,13 @@ def test_files_that_are_not_read_say_what_to_do(tmp_path: Path, name: str) -> No
     assert caught.value.where == str(path) and caught.value.hint
 
 
+def test_a_file_of_no_known_format_says_what_names_one(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a,b\n1,2\n")
+    with pytest.raises(MatrixError, match="no edge") as caught:
+        read_pattern(tmp_path / "a.txt")
+    assert "edges" in caught.value.hint and "the ending of a file" in caught.value.hint
+
+
 def test_real_files_agree_with_their_twins(shared: Path) -> None:
     """All genuine Matrix Market files and WACO dumps; twins of the same name have the same id."""
     matrices_folder, agreed = shared / "matrices", []
