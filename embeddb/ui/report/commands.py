@@ -84,7 +84,7 @@ def stand_ins(commands: Sequence[str]) -> str:
     for kind in kinds():
         meanings[kind.placeholder] = _a_workload(kind.placeholder)
         if kind.many_file:
-            meanings[kind.many_file] = f"{kind.many_file} is a file of {kind.many}"
+            meanings.setdefault(kind.many_file, f"{kind.many_file} is a file of {kind.many}")
     meanings |= {word: _a_platform(word) for word in words if word.endswith(".toml")}
     return "; ".join(meanings[word] for word in words if word in meanings)
 

@@ -307,3 +307,26 @@ def test_the_starter_opens_by_its_name(
         assert opened.store.counts()["pattern"] > 20
     with embeddb.open(db, readonly=True) as opened:
         assert opened.store.readonly
+
+
+# -- Ctrl-C ---------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_during_the_first_imports_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[4])])
+    done = subprocess.run(
+        [sys.executable, "-m", "embeddb", "--version"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "embeddb: interrupted\n"
+
+
+def test_the_entry_is_ready_before_anything_large_is_imported() -> None:
+    code = "import sys, embeddb.ui.cli.entry; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"click", "msgspec", "numpy"} & set(done.stdout.split())

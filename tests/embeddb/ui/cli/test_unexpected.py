@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -34,23 +31,3 @@ def test_it_is_one_line_and_says_where_the_details_lie(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     assert run_verb(["platform", "list"]) == 1
     assert "EMBEDDB_DEBUG=1" in capsys.readouterr().err
-
-
-def test_ctrl_c_during_the_first_imports_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
-    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[4])])
-    done = subprocess.run(
-        [sys.executable, "-m", "embeddb", "--version"],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr == "embeddb: interrupted\n"
-
-
-def test_the_entry_is_ready_before_anything_large_is_imported() -> None:
-    code = "import sys, embeddb.ui.cli.entry; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"click", "msgspec", "numpy"} & set(done.stdout.split())
