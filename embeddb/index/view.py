@@ -354,21 +354,15 @@ def _left_out(inputs: ViewInput, own: Layer, *, width: bool = False) -> Judged |
 
 def own_losses(inputs: ViewInput, view: View, left_out: LeftOut | None) -> dict[int, float]:
     """Log loss to the best run of the first choice, by row that the view's target ran, with its
-    group held out and by settings and shifts fitted without its fold; rows without any are
-    absent."""
+    group held out and by settings and shifts fitted without its fold; not of rows without any."""
     if inputs.layer_of(view.target) is None:
         return {}
+    parts, risk = _own_parts(inputs, view.target), inputs.most_slower
     rows, choices = held_out_choices(
-        inputs.near,
-        _own_parts(inputs, view.target),
-        inputs.groups,
-        base=view.policy,
-        left_out=left_out,
-        most_slower=inputs.most_slower,
+        inputs.near, parts, inputs.groups, base=view.policy, left_out=left_out, most_slower=risk
     )
-    lost = choices.lost(view.policy.guard)
-    able = np.isfinite(lost)
-    return dict(zip(rows[able].tolist(), lost[able].tolist(), strict=True))
+    lost = zip(rows.tolist(), choices.lost(view.policy.guard).tolist(), strict=True)
+    return {row: loss for row, loss in lost if math.isfinite(loss)}
 
 
 def losses_before_and_after(
