@@ -383,7 +383,8 @@ class IndexFiles:
         """Current evidence on some patterns."""
         op, scope = partition.op, partition.scope
         chosen = pooled_partitions(self._store, op, scope)
-        return run_matrix_of(self._store, op, scope, only=ids, partitions=chosen)
+        beside = partition.evidence.configs
+        return run_matrix_of(self._store, op, scope, only=ids, partitions=chosen, beside=beside)
 
     # -- files -----------------------------------------------------------------------------
 

@@ -231,6 +231,13 @@ class RunMatrix:
         places = np.array([position[c] for c in self.configs], dtype=np.int32)
         return replace(self, configs=configs, column=places[self.column])
 
+    def in_order(self) -> RunMatrix:
+        """The configurations that ran in order of their text, and each row's entries in theirs."""
+        ran = self.pruned()
+        ran = ran.over(tuple(sorted(ran.configs, key=lambda c: c.json)))
+        row = np.repeat(np.arange(len(ran.rows)), np.diff(ran.indptr))
+        return replace(ran, **ran._entries(np.lexsort((ran.column, row))))
+
     def followed_by(self, other: RunMatrix) -> RunMatrix:
         """With further rows, whose new configurations come last."""
         own = set(self.configs)

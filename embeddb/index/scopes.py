@@ -6,18 +6,21 @@ A scope is a platform, or all instances of a platform that declares itself porta
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from embeddb.core.config import Op
+import numpy as np
+
+from embeddb.core.config import Config, Op
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.timing import summarise_runs
 from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.platforms.machines import Facts
 from embeddb.platforms.platform import Platform, default_of
+from embeddb.platforms.space.space import ConfigSpace
 from embeddb.store import RunTable, Store
 from embeddb.store.versions import at_latest
 
@@ -65,11 +68,48 @@ def run_matrix_of(
     *,
     only: Collection[str] | None = None,
     partitions: Sequence[RunTable] | None = None,
+    beside: Collection[Config] = (),
 ) -> RunMatrix:
     """Evidence of `partitions` (default: those of an op in a scope), for `only` some patterns
-    (default: all)."""
+    (default: all); `beside` are the configurations of evidence that it is to be merged with."""
     chosen = scope_partitions(store, op, scope) if partitions is None else partitions
-    return join(op, _rows(store, op, chosen, only), winners=winners_only(store, chosen))
+    stored = [p for part in chosen if (p := store.platform(part.platform)) is not None]
+    ran = list(zip(chosen, at_latest(store, stored), strict=True))
+    runs = join(op, _rows(store, op, ran, only), winners=winners_only(store, chosen))
+    return _in_one_form(store, runs, {part.platform: platform for part, platform in ran}, beside)
+
+
+def _in_one_form(
+    store: Store, runs: RunMatrix, platforms: Mapping[str, Platform], beside: Collection[Config]
+) -> RunMatrix:
+    """Evidence in which a choice that has two forms on a pattern, since the number of a symbol is
+    among the values, has the one that other patterns ran: it would else look like another choice,
+    which these few patterns alone ran."""
+    spaces = {at: one for at, one in _spaces(store, runs, platforms) if one.twice}
+    if not spaces:
+        return runs
+    others = np.setdiff1d(np.arange(len(runs.rows)), list(spaces))
+    usual = {*runs.take(others).pruned().configs, *beside}
+    places, column = {config: at for at, config in enumerate(runs.configs)}, runs.column.copy()
+    for at, space in spaces.items():
+        part = runs.part(at)
+        for entry in range(part.start, part.stop):
+            config = runs.configs[runs.column[entry]]
+            other = space.with_symbols(config)
+            if config not in usual and other in usual:
+                column[entry] = places.setdefault(other, len(places))
+    return replace(runs, configs=tuple(places), column=column).in_order()
+
+
+def _spaces(
+    store: Store, runs: RunMatrix, platforms: Mapping[str, Platform]
+) -> Iterator[tuple[int, ConfigSpace]]:
+    """The space of each row on whose platform a parameter may be a symbol."""
+    for at, row in enumerate(runs.rows):
+        platform, op = platforms[row.platform], Op.parse(row.op) if row.op else runs.op
+        info = store.pattern(row.pattern_id) if platform.space(op).rules.symbolic else None
+        if info is not None:
+            yield at, platform.space(op, info.sizes)
 
 
 def winners_only(store: Store, partitions: Sequence[RunTable]) -> bool:
@@ -144,15 +184,17 @@ def facts_of(store: Store, op: Op, scope: str) -> dict[str, Facts]:
 
 
 def _rows(
-    store: Store, op: Op, chosen: Sequence[RunTable], only: Collection[str] | None
+    store: Store,
+    op: Op,
+    chosen: Sequence[tuple[RunTable, Platform]],
+    only: Collection[str] | None,
 ) -> Iterable[Any]:
     if only is None:
         infos = {info.id: info for info in store.patterns()}
     else:
         infos = {i: info for i in only if (info := store.pattern(i)) is not None}
     chunks: Iterable[tuple[str, list[Any]]]
-    stored = [p for part in chosen if (p := store.platform(part.platform)) is not None]
-    for partition, platform in zip(chosen, at_latest(store, stored), strict=True):
+    for partition, platform in chosen:
         normal = store.usual_at(platform.id)
         ran, other = partition.op, "" if partition.op == op else str(partition.op)
         if only is None:

@@ -261,9 +261,12 @@ class Bench:
         return plain or self.vectors
 
     def truth(self, row: int) -> Truth:
-        """The measurements of a row."""
+        """The measurements of a row, in the forms that configurations have on its matrix."""
         e, runs = self.evidence, self.evidence.row(row)
-        times = {e.configs[c]: float(t) for c, t in zip(runs.column, runs.seconds, strict=True)}
+        pattern_id, platform_id = e.rows[row][:2]
+        own = self.platforms[platform_id].space(self.op, self.subjects[pattern_id].sizes).canonical
+        pairs = zip(runs.column, runs.seconds, strict=True)
+        times = {own(e.configs[c]): float(t) for c, t in pairs}
         return Truth(times, float(e.default_s[row]), self._program(row))
 
     @property

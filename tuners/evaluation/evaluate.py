@@ -275,10 +275,10 @@ class Table:
         vector = plain.vectors.get(pattern_id)
         if vector is not None:
             vote = plain.vote(vector)
-            order = [plain.configs[i] for i in np.argsort(-vote, kind="stable")]
-            ran = set(configs)
+            here, ran = [query.space.canonical(c) for c in plain.configs], set(configs)
+            order = dict.fromkeys(here[i] for i in np.argsort(-vote, kind="stable"))
             outcome = judge(truth, [config for config in order if config in ran][:_K])
-            yield "knn-stats", with_ordering(outcome, truth, plain.configs, -vote, noise)
+            yield "knn-stats", with_ordering(outcome, truth, here, -vote, noise)
 
     def _answers(self, row: int, question: Query) -> Iterator[tuple[str, Outcome]]:
         """The product's answer over every legal configuration, and among those that ran."""

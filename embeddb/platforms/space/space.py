@@ -37,7 +37,8 @@ class ConfigSpace:
     In a space whose symbols are resolved
 
     - `canonical` turns the number into the name, unless the number is itself among the values
-      (then the name becomes the number): equal choices on one matrix have one configuration,
+      (then the name becomes the number): equal choices on one matrix have one configuration;
+      evidence of several matrices has the form that others ran (`embeddb.index.scopes`),
     - `reason` and `check` judge the canonical form, so they accept both name and number,
     - `numeric` turns names into numbers, for runners,
     - `enumerate`, `sample`, `neighbours` and `nearest` give canonical configurations only,
@@ -204,6 +205,22 @@ class ConfigSpace:
         if number in param.values:
             return number
         return next((s for s in param.values if self.symbols.get(str(s)) == number), value)
+
+    @cached_property
+    def twice(self) -> dict[str, tuple[str, int]]:
+        """The symbol, by parameter, whose number is here among the values too, and that number."""
+        return {
+            p.name: (str(symbol), self.symbols[str(symbol)])
+            for p in self.params
+            if p.name in self.rules.symbolic
+            for symbol in p.values
+            if self.symbols.get(str(symbol)) in p.values
+        }
+
+    def with_symbols(self, config: Config) -> Config:
+        """The other form of a canonical configuration, with symbols for numbers (`twice`)."""
+        named = {n: symbol for n, (symbol, number) in self.twice.items() if config.get(n) == number}
+        return Config({**config, **named}) if named else config
 
     def new_values(self, config: Mapping[str, Any]) -> dict[str, Value]:
         """The values of a legal configuration, by parameter, that an open choice does not list."""

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from builders import OP, band, by_law, fill, patterns, runs_of, tiny
+from builders import OP, band, by_law, fill, patterns, runs_of, sized, tiny
 
-from embeddb.core.config import Op
+from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreCorrupt
 from embeddb.core.pattern import Pattern
+from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.scopes import answering_op, scope_of, scope_partitions, scopes
 from embeddb.platforms.platform import Platform, parse_platform
+from tuners.evaluation.evaluate import evaluate
 
 WIDE = Op("spmm", 512)
 
@@ -42,6 +44,52 @@ def test_instances_of_a_portable_platform_are_one_scope() -> None:
         assert tuple(sorted(p.platform for p in held)) == scope.instances
         assert {p.op for p in held} == {scope.op}
     assert scope_partitions(db.store, OP, "kind@a") == []  # a part of a scope is none
+
+
+def _measure(db: Database, sizes: list[int]) -> None:
+    """Two choices of columns, of which those of 64 columns are the same as all of them."""
+    platform = sized()
+    for n in sizes:
+        pattern, times = band(n, 4, name=f"n{n}", group=f"g{n}"), {"NUM_MATRIX_COLS": 2e-3, 8: 1e-3}
+        canonical = platform.space(OP, pattern.sizes).canonical
+        ran = {canonical(Config({"rows": 1, "cols": c})): t for c, t in times.items()}
+        assert any(config["cols"] == 64 for config in ran) == (n == 64)
+        runs = [Run(pattern.id, OP, "sized", c, Measurement(times_s=(t,))) for c, t in ran.items()]
+        db.index.record(runs, pattern, platform)
+
+
+@pytest.mark.parametrize("sizes", [[64, 300, 310, 320], [300, 310, 320, 64]])
+def test_a_choice_that_is_a_number_on_some_patterns_is_one_choice(sizes: list[int]) -> None:
+    """That 64 of 64 columns are all of them makes no configuration that this pattern alone ran."""
+    db, choices = Database.in_memory(), [{"rows": 1, "cols": c} for c in ("NUM_MATRIX_COLS", 8)]
+    _measure(db, sizes[:3])
+    first = db.index.partition(OP, sized())
+    _measure(db, sizes[3:])
+    grown, anew = db.index.partition(OP, sized()), db.index.refresh(OP, "sized", again=True)
+    for index in (first, grown, anew):
+        assert index is not None and [dict(c) for c in index.evidence.configs] == choices
+        assert index.evidence.default_s == pytest.approx([2e-3] * len(index.evidence.rows))
+    made = db.query(band(330, 4), platform="sized", op=OP)
+    assert made.candidates[0].config == choices[1]
+    own = db.query(band(64, 4), platform="sized", op=OP)
+    assert {one.config["cols"] for one in own.candidates} == {8, 64}
+    judged = {row.method: row for row in evaluate(db.index)}
+    assert judged["embeddb"].matrices == 4
+    assert judged["embeddb"].figures["of_optimum@1"] == pytest.approx(1.0)
+    assert judged["knn-stats"].figures["of_optimum@1"] == pytest.approx(1.0)
+
+
+def test_a_number_that_others_ran_stays() -> None:
+    db, platform = Database.in_memory(), sized()
+    for n in (64, 300, 310):
+        pattern = band(n, 4, name=f"n{n}")
+        runs = [
+            Run(pattern.id, OP, "sized", Config({"rows": 1, "cols": c}), Measurement(times_s=(t,)))
+            for c, t in {8: 1e-3, 64: 2e-3}.items()
+        ]
+        db.index.record(runs, pattern, platform)
+    index = db.index.partition(OP, platform)
+    assert index is not None and [c["cols"] for c in index.evidence.configs] == [64, 8]
 
 
 def test_a_width_with_next_to_no_runs_is_answered_by_the_nearest_one() -> None:
