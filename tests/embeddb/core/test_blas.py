@@ -31,6 +31,7 @@ def test_one_inside_and_the_same_as_before_outside() -> None:
 def test_a_library_that_is_loaded_inside_is_limited_by_the_next_use() -> None:
     """In a process of its own: here scipy's library is loaded already."""
     code = """
+import numpy
 from threadpoolctl import threadpool_info
 from embeddb.core.blas import one_thread
 own = lambda: [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
