@@ -31,7 +31,7 @@ from embeddb.index.vote import (
     surely_positive,
     votes,
 )
-from embeddb.index.vote_fit import LeftOut, held_out_choices, leave_out, losses_by, refit
+from embeddb.index.vote_fit import LeftOut, OwnFit, leave_out, losses_by
 from embeddb.platforms.machines import Facts, same_machine
 
 Floats = NDArray[np.float64]
@@ -182,7 +182,7 @@ def view_of(
         judged = "here"
     elif policy is not None or (own is not None and inputs.can_judge(own)):
         parts = [] if policy else _own_parts(inputs, target)
-        chosen = policy or _refit(inputs, parts, base, left_out)
+        chosen = policy or _own_fit(inputs, parts, base, left_out).policy()
         judged = "here"
     elif left_out is not None:
         chosen, judged = left_out.policy, "machines"
@@ -264,17 +264,11 @@ def _judged(
     return Judged(patterns[judges], truth[judges], votes(seen.gains), seen.trust)
 
 
-def _refit(
+def _own_fit(
     inputs: ViewInput, parts: Sequence[Judged], base: VoteSettings, left_out: LeftOut | None
-) -> VoteSettings:
-    return refit(
-        inputs.near,
-        parts,
-        inputs.groups,
-        base=base,
-        left_out=left_out,
-        most_slower=inputs.most_slower,
-    )
+) -> OwnFit:
+    near, group, risk = inputs.near, inputs.groups, inputs.most_slower
+    return OwnFit(near, parts, group, base=base, left_out=left_out, most_slower=risk)
 
 
 def policy_alone(inputs: ViewInput, view: View, own: ViewInput) -> VoteSettings | None:
@@ -287,7 +281,7 @@ def policy_alone(inputs: ViewInput, view: View, own: ViewInput) -> VoteSettings 
     trust = np.isfinite(gains).astype(np.float64)
     folds = _folds(own.groups[layer.rows])
     parts = [Judged(layer.rows[out], layer.gains[out], gains, trust) for out in folds]
-    policy = _refit(own, parts, view.policy, None)
+    policy = _own_fit(own, parts, view.policy, None).policy()
     alone = losses_by(policy, own.near, parts, own.groups)
     pooled = losses_by(view.policy, inputs.near, view.parts, inputs.groups)
     place = {pattern_id: at for at, pattern_id in enumerate(inputs.ids)}
@@ -308,7 +302,8 @@ def shared_policy(inputs: ViewInput, view: View, left_out: LeftOut | None) -> Vo
     if own is None or not inputs.can_judge(own) or len(inputs.layers) == 1:
         return shared.policy if shared is not None and view.judged == "machines" else view.policy
     parts = [_ran_elsewhere(p) for p in _own_parts(inputs, view.target, voting=False)]
-    return _refit(replace(inputs, near=with_itself(inputs.near)), parts, view.policy, shared)
+    inputs = replace(inputs, near=with_itself(inputs.near))
+    return _own_fit(inputs, parts, view.policy, shared).policy()
 
 
 def _ran_elsewhere(part: Judged) -> Judged:
@@ -357,10 +352,8 @@ def own_losses(inputs: ViewInput, view: View, left_out: LeftOut | None) -> dict[
     group held out and by settings and shifts fitted without its fold; not of rows without any."""
     if inputs.layer_of(view.target) is None:
         return {}
-    parts, risk = _own_parts(inputs, view.target), inputs.most_slower
-    rows, choices = held_out_choices(
-        inputs.near, parts, inputs.groups, base=view.policy, left_out=left_out, most_slower=risk
-    )
+    parts = _own_parts(inputs, view.target)
+    rows, choices = _own_fit(inputs, parts, view.policy, left_out).held_out()
     lost = zip(rows.tolist(), choices.lost(view.policy.guard).tolist(), strict=True)
     return {row: loss for row, loss in lost if math.isfinite(loss)}
 

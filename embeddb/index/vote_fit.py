@@ -119,95 +119,92 @@ def leave_out(
     return LeftOut(replace(policy, across=True), means)
 
 
-def refit(
-    near: Near,
-    parts: Sequence[Judged],
-    group: NDArray[np.int64],
-    *,
-    base: VoteSettings,
-    left_out: LeftOut | None,
-    most_slower: Limit | None = None,
-) -> VoteSettings:
-    """The policy with the least loss on a machine's own rows, in parts each judged without its own
-    runs. `left_out` counts as `_PSEUDO_ROWS` more rows; without it the static best wins unless it
-    is beaten by a standard error, as in `chosen_key`, and the guard of `base` counts as
-    `_PSEUDO_CHOICES` rows. Its loss on each part is by settings chosen on the others. `base` where
-    there is nothing to judge."""
-    judged = _tables(near, parts, group)
-    if not judged:
-        return base
-    how, choices, errors = _fitted(near, judged, group, base, left_out, most_slower)
-    settings = settings_of(how, [choices], errors)
-    _, others = held_out_choices(
-        near, parts, group, base=base, left_out=left_out, most_slower=most_slower
-    )
-    counted = others.counted()
-    if not counted.group.size:
-        return settings
-    lost, of = counted.lost(errors.guard), np.unique(counted.group, return_inverse=True)[1]
-    return replace(settings, loss=float(lost.mean()), short=short_bound(lost, of))
+class OwnFit:
+    """The choice of a policy by a machine's own rows, in `parts` each judged without its own runs.
 
+    `left_out` counts as `_PSEUDO_ROWS` more rows; without it the static best wins unless it is
+    beaten by a standard error, as in `chosen_key`, and the guard of `base` counts as
+    `_PSEUDO_CHOICES` rows."""
 
-def held_out_choices(
-    near: Near,
-    parts: Sequence[Judged],
-    group: NDArray[np.int64],
-    *,
-    base: VoteSettings,
-    left_out: LeftOut | None,
-    most_slower: Limit | None = None,
-) -> tuple[NDArray[np.int64], FirstChoices]:
-    """The judged rows int64[q] and their first choices, by settings and a guard that were fitted to
-    the other parts as by `refit`; none of a single part."""
-    judged = _tables(near, parts, group)
-    rows, choices = [np.zeros(0, dtype=np.int64)], []
-    for at, (part, _) in enumerate(judged if len(judged) > 1 else ()):
-        rest = [*judged[:at], *judged[at + 1 :]]
-        (k, shrink), _, errors = _fitted(near, rest, group, base, left_out, most_slower)
-        one = first_choices(near, part, group, k=k, shrink=shrink)
-        choices.append(one._replace(guard=np.full(len(one.group), errors.guard)))
-        rows.append(part.rows)
-    return np.concatenate(rows), FirstChoices.joined(choices)
+    def __init__(
+        self,
+        near: Near,
+        parts: Sequence[Judged],
+        group: NDArray[np.int64],
+        *,
+        base: VoteSettings,
+        left_out: LeftOut | None,
+        most_slower: Limit | None = None,
+    ) -> None:
+        self._near, self._group, self._most_slower = near, group, most_slower
+        self._base, self._left_out = base, left_out
+        self._judged = _tables(near, parts, group)
+        self._first: dict[tuple[int, int, float], FirstChoices] = {}
 
+    def policy(self) -> VoteSettings:
+        """The policy with the least loss; its loss on each part is by settings chosen on the
+        others. `base` where there is nothing to judge."""
+        if not self._judged:
+            return self._base
+        how, choices, errors = self._chosen(range(len(self._judged)))
+        settings = settings_of(how, [choices], errors)
+        counted = self.held_out()[1].counted()
+        if not counted.group.size:
+            return settings
+        lost, of = counted.lost(errors.guard), np.unique(counted.group, return_inverse=True)[1]
+        return replace(settings, loss=float(lost.mean()), short=short_bound(lost, of))
 
-def _fitted(
-    near: Near,
-    judged: Sequence[_Table],
-    group: NDArray[np.int64],
-    base: VoteSettings,
-    left_out: LeftOut | None,
-    most_slower: Limit | None,
-) -> tuple[tuple[int, float], FirstChoices, GainErrors]:
-    """(k, shrink) with the least loss on parts, its first choices there, and the errors of its
-    gains."""
-    keys = set.intersection(*(set(table) for _, table in judged))
-    joint = {key: np.concatenate([table[key] for _, table in judged]) for key in keys}
-    if left_out is not None and keys <= set(left_out.table):
+    def held_out(self) -> tuple[NDArray[np.int64], FirstChoices]:
+        """The judged rows int64[q] and their first choices, by settings and a guard that were
+        chosen on the other parts; none of a single part."""
+        rows, choices = [np.zeros(0, dtype=np.int64)], []
+        for at, (part, _) in enumerate(self._judged if len(self._judged) > 1 else ()):
+            how, _, errors = self._chosen([n for n in range(len(self._judged)) if n != at])
+            one = self._choices(at, how)
+            choices.append(one._replace(guard=np.full(len(one.group), errors.guard)))
+            rows.append(part.rows)
+        return np.concatenate(rows), FirstChoices.joined(choices)
 
-        def loss(key: tuple[int, float]) -> float:
-            return float(joint[key].sum()) + _PSEUDO_ROWS * left_out.table[key]
+    def _choices(self, at: int, how: tuple[int, float]) -> FirstChoices:
+        """The first choices on one part; kept, since most parts have the same settings."""
+        if (key := (at, *how)) not in self._first:
+            part, (k, shrink) = self._judged[at][0], how
+            self._first[key] = first_choices(self._near, part, self._group, k=k, shrink=shrink)
+        return self._first[key]
 
-        k, shrink = min(sorted(keys), key=loss)
-    else:
-        names = np.concatenate([group[part.rows] for part, _ in judged])
+    def _chosen(self, parts: Sequence[int]) -> tuple[tuple[int, float], FirstChoices, GainErrors]:
+        """(k, shrink) with the least loss on some parts, its first choices there, and the errors of
+        its gains."""
+        how = self._least([self._judged[at] for at in parts])
+        choices = FirstChoices.joined([self._choices(at, how) for at in parts])
+        mine = expected([choices], self._most_slower)
+        own = int(np.isfinite(choices.predicted).sum())
+        part = own / (own + _PSEUDO_CHOICES)
+        if self._left_out is None:
+            mine = mine._replace(guard=part * mine.guard + (1 - part) * self._base.guard)
+        elif math.isfinite(self._left_out.policy.bias):
+            policy = self._left_out.policy
+            theirs = GainErrors(*(getattr(policy, name) for name in GainErrors._fields))
+            if math.isfinite(mine.bias):
+                pairs = zip(mine, theirs, strict=True)
+                theirs = GainErrors(*(part * one + (1.0 - part) * other for one, other in pairs))
+            mine = theirs
+        return how, choices, mine
+
+    def _least(self, judged: Sequence[_Table]) -> tuple[int, float]:
+        """(k, shrink) with the least loss on parts."""
+        keys = set.intersection(*(set(table) for _, table in judged))
+        joint = {key: np.concatenate([table[key] for _, table in judged]) for key in keys}
+        if (left_out := self._left_out) is not None and keys <= set(left_out.table):
+
+            def loss(key: tuple[int, float]) -> float:
+                return float(joint[key].sum()) + _PSEUDO_ROWS * left_out.table[key]
+
+            return min(sorted(keys), key=loss)
+        names = np.concatenate([self._group[part.rows] for part, _ in judged])
         group_of = np.unique(names, return_inverse=True)[1]
         ways = [(*key, False) for key in joint]
-        k, shrink, _ = chosen_key(ways, np.array(list(joint.values())), group_of)
-    choices = FirstChoices.joined(
-        [first_choices(near, part, group, k=k, shrink=shrink) for part, _ in judged]
-    )
-    mine = expected([choices], most_slower)
-    own = int(np.isfinite(choices.predicted).sum())
-    part = own / (own + _PSEUDO_CHOICES)
-    if left_out is None:
-        mine = mine._replace(guard=part * mine.guard + (1 - part) * base.guard)
-    elif math.isfinite(left_out.policy.bias):
-        theirs = GainErrors(*(getattr(left_out.policy, name) for name in GainErrors._fields))
-        if math.isfinite(mine.bias):
-            pairs = zip(mine, theirs, strict=True)
-            theirs = GainErrors(*(part * one + (1.0 - part) * other for one, other in pairs))
-        mine = theirs
-    return (k, shrink), choices, mine
+        return chosen_key(ways, np.array(list(joint.values())), group_of)[:2]
 
 
 def losses_by(

@@ -12,7 +12,7 @@ from embeddb.core.kinds import Limit, kind_of
 from embeddb.index.guards import NEVER, safe_guard
 from embeddb.index.held_out import FirstChoices, Judged, Near
 from embeddb.index.vote import VoteSettings
-from embeddb.index.vote_fit import expected, refit
+from embeddb.index.vote_fit import OwnFit, expected
 
 #: What the first choices of forty patterns were promised and got: one in four of those that were
 #: promised little is slower, none of those that were promised much.
@@ -80,9 +80,9 @@ def test_own_rows_that_cannot_be_judged_leave_the_guard_of_all() -> None:
     places = np.array([[j for j in range(8) if j != i] for i in range(8)])
     part = Judged(np.arange(8), gains[:8], gains[:8], np.ones((8, 3)))
     base = VoteSettings(3, 1.0, guard=0.05)
-    policy = refit(Near(places, np.ones(places.shape)), [part], np.arange(8), base=base,
-                   left_out=None, most_slower=Limit(0.02, 1.02))  # fmt: skip
-    assert policy.guard == pytest.approx(0.05)
+    near, risk = Near(places, np.ones(places.shape)), Limit(0.02, 1.02)
+    fit = OwnFit(near, [part], np.arange(8), base=base, left_out=None, most_slower=risk)
+    assert fit.policy().guard == pytest.approx(0.05)
 
 
 def test_so_many_answers_show_that_a_limit_holds() -> None:

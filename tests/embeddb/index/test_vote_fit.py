@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from embeddb.index.held_out import Judged, Near, first_choices
 from embeddb.index.vote import VoteSettings
-from embeddb.index.vote_fit import LeftOut, _tables, refit
+from embeddb.index.vote_fit import LeftOut, OwnFit, _tables
 
 Floats = NDArray[np.float64]
 ROWS, NEW, COLUMNS = 24, 200, 60
@@ -33,7 +33,7 @@ def _stated_and_true(seed: int, folds: int) -> tuple[float, float]:
     keys = _tables(near, parts, group)[0][1]
     settings = VoteSettings(8, 4.0, bias=0.0, low=-0.3, high=0.3)
     flat = LeftOut(settings, dict.fromkeys(keys, 0.0))
-    policy = refit(near, parts, group, base=VoteSettings(8, 4.0), left_out=flat)
+    policy = OwnFit(near, parts, group, base=VoteSettings(8, 4.0), left_out=flat).policy()
     order, apart = _near(places[ROWS:], places[:ROWS], ROWS - 1)
     blank = np.full((ROWS, order.shape[1]), -1), np.full((ROWS, order.shape[1]), np.inf)
     every = Near(np.vstack([blank[0], order]), np.vstack([blank[1], apart]))
