@@ -24,7 +24,9 @@ def ranker_of(query: Query) -> type[Ranker]:
     near = len(query.vote.neighbours) >= FEWEST_NEIGHBOURS and bool(query.vote.configs)
     at_1, at_5 = query.prediction.judged, query.prediction.judged_5
     able: list[type[Ranker]] = [NeighbourVote] if near else []
-    if query.prediction.configs and (math.isinf(query.calls) or query.vote.preparation is not None):
+    # Where no run has a preparation, the vote counts none either.
+    counted = query.vote.preparation is not None or bool(query.vote.configs)
+    if query.prediction.configs and (math.isinf(query.calls) or counted):
         if near and query.prediction.joins:
             return JointRanker
         # Cards judge an infinite number of calls. For few, the model alone was up to 2.4 points

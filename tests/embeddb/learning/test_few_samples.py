@@ -146,6 +146,15 @@ def test_process_and_vote_are_compared_on_the_same_matrices(tmp_path: Path) -> N
     assert figures["ahead"] > figures["ahead_error"] > 0
 
 
+def test_a_number_of_calls_keeps_the_process_where_no_run_has_a_conversion(
+    opened: Database,
+) -> None:
+    matrix = matrices(1, first=100)[0]
+    plain, few = (opened.query(matrix, platform="pieces", op=OP, **n) for n in ({}, {"calls": 10}))
+    assert plain.tuner == few.tuner == "rank"
+    assert [c.config for c in plain.candidates] == [c.config for c in few.candidates]
+
+
 def test_a_process_that_is_not_ahead_does_not_answer(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

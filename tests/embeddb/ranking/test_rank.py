@@ -311,8 +311,13 @@ def test_the_best_by_the_cards_evidence_answers(figures: dict[str, float], metho
     assert found.model == ("" if method == "transfer" else "m")
 
 
-def test_a_price_for_preparation_is_not_the_models_to_judge() -> None:
-    assert ranker_of(_known({"c": 1.0}, calls=100.0)) is NeighbourVote
+def test_calls_change_no_ranker_where_no_run_has_a_preparation() -> None:
+    """The vote knows no more of it than the model; without any evidence nothing is known of it."""
+    query = _known({"c": 1.0}, calls=100.0)
+    assert query.vote.preparation is None
+    assert ranker_of(query) is ranker_of(replace(query, calls=math.inf)) is JointRanker
+    nothing = replace(query, vote=replace(query.vote, configs=(), neighbours=()))
+    assert ranker_of(nothing) is NeighbourVote
 
 
 def test_the_model_answers_where_there_are_too_few_neighbours() -> None:
@@ -516,7 +521,7 @@ def test_the_model_of_a_database_ranks_and_is_named(
     assert (made.link, made.tuner, made.model) == ("model", "rank", "feedc0de")
     assert made.model_featurizer == "stats" and made.candidates[0].config == {"variant": "d"}
     assert "model" in made.stages_s and made.document()["model"] == "feedc0de"
-    assert _ask(place, calls=10.0).model == ""
+    assert _ask(place, calls=10.0).candidates[0].config == {"variant": "d"}
     (place / "models" / FILE).unlink()
     plain = _ask(place)
     assert (plain.tuner, plain.model) == ("transfer", "")
