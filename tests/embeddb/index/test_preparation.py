@@ -149,7 +149,7 @@ def test_the_price_is_shared_out_over_the_calls() -> None:
     assert over_default(endless, [dear], gains, np.ones(2))[0].tolist() == [1.0]
 
 
-def test_a_model_ranks_with_calls_where_preparation_is_known() -> None:
+def test_a_model_ranks_with_calls_by_what_the_evidence_has_of_preparation() -> None:
     vector = np.zeros(3, dtype=np.float32)
     for calls, prepared in ((1.0, False), (1e6, True)):
         query = asked(calls)
@@ -166,7 +166,10 @@ def test_a_model_ranks_with_calls_where_preparation_is_known() -> None:
         )
         assert ranker_of(told) is JointRanker
         assert ranker_of(changed(told, neighbours=())) is CostModelRanker
-        assert ranker_of(changed(told, preparation=None)) is NeighbourVote
+        unrecorded = changed(told, preparation=None)
+        assert ranker_of(unrecorded) is JointRanker
+        nothing = replace(unrecorded.vote, configs=(), neighbours=())
+        assert ranker_of(replace(unrecorded, vote=nothing)) is NeighbourVote
         first = RankTuner(told, rng=np.random.default_rng(0)).ask(1)[0]
         assert (first.config[name] != one) == prepared
 
