@@ -153,20 +153,23 @@ class Cache:
     shared: bool
 
 
-def caches_of(traits: Mapping[str, Any], *, folder: Path = MACHINE) -> tuple[Cache, ...]:
+def caches_of(
+    traits: Mapping[str, Any], *, here: bool = True, folder: Path = MACHINE
+) -> tuple[Cache, ...]:
     """L1 to L3, from the traits `l1_bytes`, `l2_bytes`, `l3_bytes` of a platform if it has any (L3
-    is then taken as shared), else from the system's description of the first processor. Raises:
-    NothingFound if neither has a cache; InputError for an invalid trait."""
+    is then taken as shared), else, if its kernels run `here`, from the system's description of the
+    first processor. Raises: NothingFound if neither has a cache; InputError for an invalid trait.
+    """
     stated = [(level, traits.get(f"l{level}_bytes", 0)) for level in (1, 2, 3)]
     for level, size in stated:
         number = isinstance(size, int | float) and not isinstance(size, bool)
         if not number or not (size == 0 or LINE_BYTES <= size <= 1 << 40):
             raise InputError(f"the trait l{level}_bytes = {size!r} is not a cache size in bytes")
     caches = tuple(Cache(level, int(size), level == 3) for level, size in stated if size)
-    caches = caches or tuple(_machine(folder))
+    caches = caches or (tuple(_machine(folder)) if here else ())
     if not caches:
         raise NothingFound(
-            "the cache sizes are unknown",
+            "the cache sizes of the platform are unknown",
             hint="give the platform file the traits l1_bytes, l2_bytes, l3_bytes",
         )
     return caches

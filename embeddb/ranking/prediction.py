@@ -20,6 +20,7 @@ from embeddb.core.row_lengths import RowLengths
 from embeddb.core.timing import summarise_runs
 from embeddb.core.workload import Workload
 from embeddb.cost_model import Problem
+from embeddb.cost_model.encoders.inputs import numeric_facts
 from embeddb.featurizers.tower import learned_part
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import nearest_widths
@@ -158,11 +159,12 @@ def _with_imputed(query: Query, model: CostModel) -> Query:
     imputed = model.imputed(query.platform)
     if not imputed:
         return query
-    note = (
-        f"the cost model reads {', '.join(imputed)}, which are unknown for "
-        f"{query.platform.id}: the means of other machines stand in"
-    )
-    return query.with_prediction(note=note)
+    here = query.platform.id
+    what = f"the cost model reads {', '.join(imputed)}, which are unknown for {here}"
+    if not numeric_facts(query.platform):
+        runs = "" if query.vote.origin.here else " and no runs (is the name right?)"
+        what = f"{here} has none of the {len(imputed)} facts that the cost model reads{runs}"
+    return query.with_prediction(note=f"{what}: the means of other machines stand in")
 
 
 def retrieved(lookup: Lookup, query: Query, pattern: Workload | WorkloadInfo) -> list[Config]:

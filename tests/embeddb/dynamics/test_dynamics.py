@@ -427,6 +427,9 @@ def test_the_middle_of_a_pattern_is_bounded_and_legal(entries: int) -> None:
 def test_caches_of_a_platform_come_first(tmp_path: Path) -> None:
     stated = caches_of({"l1_bytes": 32768, "l3_bytes": 1 << 25}, folder=tmp_path)
     assert stated == (Cache(1, 32768, False), Cache(3, 1 << 25, True))
+    assert caches_of({"l1_bytes": 32768}, here=False) == (Cache(1, 32768, False),)
+    with pytest.raises(NothingFound, match="cache sizes"):
+        caches_of({}, here=False)  # this machine's are not a GPU's
 
 
 def test_caches_of_this_machine(tmp_path: Path) -> None:
@@ -444,7 +447,7 @@ def test_caches_of_this_machine(tmp_path: Path) -> None:
             (folder / name).write_text(value + "\n")
     found = caches_of({}, folder=tmp_path)
     assert found == (Cache(1, 48 << 10, False), Cache(2, 2 << 20, False), Cache(3, 32 << 20, True))
-    with pytest.raises(NothingFound, match="cache sizes are unknown"):
+    with pytest.raises(NothingFound, match="platform are unknown"):
         caches_of({}, folder=tmp_path / "nowhere")
 
 

@@ -142,6 +142,12 @@ def test_a_missing_fact_is_named(opened: Database) -> None:
     assert any("l2_bytes, which are unknown" in line for line in answer.warnings)
 
 
+def test_a_machine_without_facts_and_runs_is_doubted(opened: Database) -> None:
+    answer = opened.query(matrices(1, first=50)[0], platform="lanes@typo", op=OP)
+    (doubt,) = (line for line in answer.warnings if "stand in" in line)
+    assert doubt.startswith("lanes@typo has none of the 2 facts that the cost model reads and no ")
+
+
 @pytest.mark.parametrize("share", [0.1, 1.0])
 def test_it_is_joined_with_the_vote_whatever_the_card_says(
     opened: Database, monkeypatch: pytest.MonkeyPatch, share: float
