@@ -44,11 +44,13 @@ class HeldOutChoices(NamedTuple):
 
     def ahead_of(self, lost: Floats) -> dict[str, float]:
         """The mean log gain of these first choices over others with log losses float64[r] (nan:
-        unknown) on the same rows, and its standard error over groups. Empty without such rows."""
+        unknown) on the same rows, and its standard error over groups. Empty without rows of two
+        groups."""
         both = np.isfinite(lost)
-        if not both.any():
+        groups, of = np.unique(self.group[both], return_inverse=True)
+        if groups.size < 2:
             return {}
-        ahead, of = (lost + self.at_1)[both], np.unique(self.group[both], return_inverse=True)[1]
+        ahead = (lost + self.at_1)[both]
         return {"ahead": float(ahead.mean()), "ahead_error": standard_error(ahead, of)}
 
 

@@ -24,6 +24,7 @@ from embeddb.featurizers.base import Joint
 from embeddb.index.run_matrix import FAILED_GAIN, RunMatrix
 from embeddb.index.scopes import scope_of
 from embeddb.index.vote import votes
+from embeddb.learning.few_samples import LEAST_RUNS
 from embeddb.platforms.platform import Platform, runner_for
 from embeddb.store.merge_facts import extends
 from embeddb.store.versions import at_latest
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 #: Upper ends of the bins of row counts from which matrices are chosen evenly; the last is open.
 #: Source: COGNATE, Section 4.1.
 ROW_BINS = (8192, 32768, 65536, 131072)
-_LEAST_MATRICES, _LEAST_RUNS = 2, 40
+_LEAST_MATRICES = 2
 
 Floats = NDArray[np.float64]
 
@@ -202,9 +203,9 @@ class Samples:
                 f"{here}: all {runs} runs are of one matrix{why}",
                 hint="measure others too: `embeddb campaign plan` chooses",
             )
-        if runs < _LEAST_RUNS:
+        if runs < LEAST_RUNS:
             raise UsageError(
-                f"{here}: {runs} usable runs, {_LEAST_RUNS - runs} too few to learn from{why}",
+                f"{here}: {runs} usable runs, {LEAST_RUNS - runs} too few to learn from{why}",
                 hint="measure some 100 configurations on each of 5 or more matrices: "
                 "`embeddb campaign plan`",
             )

@@ -20,7 +20,6 @@ from embeddb.core.row_lengths import RowLengths
 from embeddb.core.timing import summarise_runs
 from embeddb.core.workload import Workload
 from embeddb.cost_model import Problem
-from embeddb.cost_model.encoders.inputs import numeric_facts
 from embeddb.featurizers.tower import learned_part
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import nearest_widths
@@ -125,7 +124,8 @@ def _at_1_and_5(figures: Mapping[str, float]) -> tuple[float, float]:
 
 def _learned(query: Query, lookup: Lookup) -> CostModel | None:
     """The model of the instance's own runs, if its first choices on the same held-out rows are
-    better than the neighbours' vote by a standard error: such an answer is easier to verify."""
+    better than the neighbours' vote by a standard error (the vote's answer is easier to verify), or
+    the vote cannot be judged, where hardly any configuration ran on matrices of two groups."""
     if not query.op.workload.learned:
         return None
     partition = lookup.answering(query.op, query.platform)
@@ -138,7 +138,8 @@ def _learned(query: Query, lookup: Lookup) -> CostModel | None:
     if model is None:
         return None
     figures = judged(model.card, op).get("rank", {})
-    return model if figures.get("ahead", 0.0) > figures.get("ahead_error", math.inf) else None
+    ahead = figures.get("ahead", math.inf if figures else -math.inf)
+    return model if ahead > figures.get("ahead_error", 0.0) else None
 
 
 def _with_facts(query: Query, model: CostModel) -> Query:
@@ -159,6 +160,8 @@ def _with_imputed(query: Query, model: CostModel) -> Query:
     imputed = model.imputed(query.platform)
     if not imputed:
         return query
+    from embeddb.cost_model.encoders.inputs import numeric_facts
+
     here = query.platform.id
     what = f"the cost model reads {', '.join(imputed)}, which are unknown for {here}"
     if not numeric_facts(query.platform):

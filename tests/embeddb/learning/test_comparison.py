@@ -56,3 +56,4 @@ def test_errors_are_those_of_groups() -> None:
     assert np.isclose(figures["ahead_error"], np.std([0.1, 0.0, 0.4]) / math.sqrt(3))
     assert np.isclose(many.ahead_of(np.repeat(lost, 9))["ahead_error"], figures["ahead_error"])
     assert one.ahead_of(np.full(4, np.nan)) == {}
+    assert many.ahead_of(np.where(many.group == "a", 0.5, np.nan)) == {}  # nothing to vary

@@ -165,6 +165,15 @@ def test_a_process_that_is_not_ahead_does_not_answer(
         assert answer.tuner != "rank" and db.index.models.learned(parse_platform(TOML), OP)
 
 
+def test_where_the_vote_cannot_be_judged_the_process_answers(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(place, tmp_path / "db", ignore=shutil.ignore_patterns("learned"))
+    monkeypatch.setattr(AnswerIndex, "own_losses", lambda *_: {})
+    with Database.open(tmp_path / "db") as db:
+        assert np.mean(shares(db)) > 0.95
+
+
 def test_a_later_version_of_the_platform_is_learned_anew(place: Path, tmp_path: Path) -> None:
     """A model of the earlier space encodes configurations otherwise."""
     shutil.copytree(place, tmp_path / "db")
