@@ -7,7 +7,7 @@ Ours, because no paper states it: one layer and mean pooling in the sequence pre
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -29,7 +29,7 @@ from embeddb.platforms.kernel import KernelSpace
 from embeddb.platforms.platform import Platform
 from indexer.training.cost_model.latent_fit import FITTERS
 from indexer.training.cost_model.losses import PAIRWISE
-from indexer.training.cost_model.settings import CostSettings
+from indexer.training.cost_model.settings import LOSSES, CostSettings
 
 #: Numbers of a token, and of a configuration after WACO's program embedder.
 TOKEN, PROGRAM = 64, 128
@@ -94,7 +94,7 @@ class WacoForm(TorchForm):
 
 
 class EveryForm(Mlp):
-    """The product's network, reading every parameter of a platform (COGNATE, Section 4.1)."""
+    """The product's network, reading every parameter of a platform."""
 
     def layout(self, kernel: KernelSpace) -> Layout:
         return Layout(every_parameter(kernel))
@@ -180,9 +180,7 @@ class ProgramEmbedder(nn.Sequential):
 def every_parameter(kernel: KernelSpace) -> KernelSpace:
     """The space without its common loop nest: all parameters are the platform's own."""
     names = tuple(p.name for p in kernel.space.params)
-    return KernelSpace(
-        kernel.kernels, kernel.space, default=kernel.default, mapping=None, heterogeneous=names
-    )
+    return replace(kernel, mapping=None, heterogeneous=names)
 
 
 class TablesBlock(Block):
@@ -280,3 +278,4 @@ FORMS |= {"waco-fm": WacoForm(every=False), "waco-fa": WacoForm(every=True), "ev
 READERS["fa"] = Augmented.read
 FITTERS["fa"] = augmented
 PAIRWISE["logistic"] = lambda ahead: functional.softplus(-ahead)
+LOSSES.append("logistic")

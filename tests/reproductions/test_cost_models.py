@@ -33,7 +33,7 @@ from reproductions.cost_models import MODELS, main, settings_of  # noqa: E402
 from reproductions.cost_networks import Augmented, WacoNetwork, WacoShape  # noqa: E402
 
 SPADE, OP = load_platform("spade"), Op.parse("spmm:32")
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def gain_of(model: CostModel) -> Any:
@@ -43,6 +43,7 @@ def gain_of(model: CostModel) -> Any:
     return model.score(Problem(known.vectors[0], SPADE, OP, known.rows[0].sizes), configs)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("predictor", ["lstm", "gru", "transformer", "waco-fm", "waco-fa", "every"])
 def test_every_network_trains_scores_and_is_read_again(predictor: str, tmp_path: Path) -> None:
     latent = "fa" if predictor.startswith(("waco", "every")) else "pca"
@@ -64,6 +65,7 @@ def test_every_model_has_cognates_table_but_for_what_it_changes(model: str) -> N
         assert whole.every_pair and whole.plain
 
 
+@pytest.mark.slow
 def test_a_second_platform_has_places_of_its_own() -> None:
     how = replace(settings_of("waco-fa"), members=1, epochs=1, few_epochs=1, passes=1)
     source = train(samples("cpu", configs=40, matrices=16), how)
@@ -117,6 +119,7 @@ def test_the_logistic_loss_prefers_the_right_order() -> None:
     assert right < wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["--model gru", "--model waco-fm --whole --sites 8"])
 def test_the_command_judges(
     words: str,

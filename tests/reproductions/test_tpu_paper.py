@@ -25,7 +25,7 @@ from reproductions import tpu_paper  # noqa: E402
 from reproductions.tpu_networks import GNNS, PLACES, REDUCTIONS, PaperNetwork, PaperSpec  # noqa: E402
 from reproductions.tpu_paper import judged, main, model_names, paper_recipe  # noqa: E402
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 KERNELS = [dot_add(), row_sum(), conv(), dot_add(7, 5, 3)]
 TILES = [{}, {"t1": 8, "tr": 2}, {"t1": 1, "t2": 4}, {"t2": 2}]
@@ -91,6 +91,7 @@ def test_queries_refuse_the_others_by_name() -> None:
     assert "reproductions" in str(caught.value.hint)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "name"), [("tile", "sage-column-wise"), ("fused", "gat-lstm")])
 def test_training_ranks_or_predicts(task: str, name: str, tmp_path: Path) -> None:
     samples = tiled_samples(6) if task == "tile" else fused_samples(6)

@@ -10,8 +10,9 @@ from embeddb.core.errors import UsageError
 from embeddb.cost_model.encoders.latent import KINDS, READERS
 from embeddb.cost_model.network_numpy import FORMS, FUSIONS
 
-#: Losses by name (`indexer.training.cost_model.losses`, which imports torch).
-LOSSES = ("listwise", "margin")
+#: Losses by name (`indexer.training.cost_model.losses`, which imports torch), a list because
+#: `reproductions.cost_networks` adds one.
+LOSSES = ["listwise", "margin"]
 #: Sparse networks that can be trained within a cost model.
 ENCODERS = ("cognate", "waco")
 
