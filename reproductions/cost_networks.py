@@ -20,8 +20,9 @@ from torch.nn import functional
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError, UsageError
 from embeddb.core.files import model_file
+from embeddb.core.sizes import signed_log
 from embeddb.cost_model.encoders.latent import LATENT_DIM, READERS, LatentEncoder, checked
-from embeddb.cost_model.encoders.own_parameters import Block, Layout, signed_log
+from embeddb.cost_model.encoders.own_parameters import Block, Layout
 from embeddb.cost_model.model import CostModel, space_digest
 from embeddb.cost_model.network_numpy import FORMS, Mlp
 from embeddb.cost_model.network_torch import MATRIX, NEST, CostNetwork, MlpPredictor, Shape, mapper

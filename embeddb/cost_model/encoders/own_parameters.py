@@ -16,7 +16,6 @@ A parameter with a single value has no column.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import SpaceError
-from embeddb.core.sizes import Sizes
+from embeddb.core.sizes import Sizes, signed_log
 from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM
 from embeddb.platforms.kernel import KernelSpace
 from embeddb.platforms.space.quantity import EncodedConfigs
@@ -120,11 +119,6 @@ class Layout:
                 out[:, start:stop] = table[codes]
             start = stop
         return out
-
-
-def signed_log(value: float) -> float:
-    """log2(1 + |v|) with the sign of v."""
-    return math.copysign(math.log2(1 + abs(value)), value)
 
 
 #: Tile sizes and tile counts of I, J, K and K2, three kinds of filling, and tiles of the matrix.
