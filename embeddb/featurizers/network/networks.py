@@ -5,12 +5,14 @@ network is described by a spec of plain JSON in the card of its weights:
 
 - `name`: one of `NETWORKS`; `in_channels`: features per site; `dim`: length of the embedding;
 - `shape`: true if log rows, columns and nonzeros enter the last layer. False for `cognate`, as in
-  its table, true for `waco`. Global averages do not depend on the number of sites, so without it
-  only the features of the sites distinguish a large pattern from a small one;
+  its table, true for `waco`, as in its authors' code. Global averages do not depend on the number
+  of sites, so without it only the features of the sites distinguish a large pattern from a small
+  one;
 - `dtype`: `float32` or `float64`.
 
-Own choices in both, since no paper states them: biases, ReLU after every convolution (in `cognate`
-thus before pooling), one linear layer as projection, and the first weights.
+Own choices, since no paper at hand states them: biases, ReLU after every convolution (in `cognate`
+thus before pooling), one linear layer as projection (WACO's code has two, and two for the shape),
+and the first weights.
 """
 
 from __future__ import annotations
@@ -80,8 +82,7 @@ NETWORKS = {
         (32, 32, 64, 64, 64, 128, 128, 128, 256, 256, 256, 256), 1, (3, 6, 9), False, False
     ),
     # WACO's input featurizer: 14 convolutions of 32 channels, down to one site for all patterns up
-    # to 8192 a side; the averages of all layers are concatenated, 448 numbers, with the shape. The
-    # stride and the kernel of the first layer are our choice.
+    # to 8192 a side; the averages of all layers are concatenated, 448 numbers, with the shape.
     "waco": _Layers((32,) * 14, 2, (), True, True),
 }
 

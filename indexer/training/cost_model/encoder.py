@@ -66,10 +66,7 @@ class Encoder:
     def drawn(cls, settings: CostSettings) -> Encoder:
         """An encoder with initial weights by the settings' seed."""
         channels = 1 if settings.binary else CHANNELS
-        # In none of the papers' tables the network has the size of the matrix.
-        spec = complete(
-            {"name": settings.encoder, "in_channels": channels, "dim": _DIM, "shape": False}
-        )
+        spec = complete({"name": settings.encoder, "in_channels": channels, "dim": _DIM})
         weights = build(spec, seed=settings.seed).state_dict()
         return cls(spec, Reduction("sites", settings.sites), weights)
 

@@ -144,6 +144,7 @@ def test_every_pair_counts_once() -> None:
 @pytest.mark.parametrize("name", ["cognate", "waco"])
 def test_run_times_reach_the_first_convolution(filled: Path, name: str) -> None:
     encoder = Encoder.drawn(replace(brief(), encoder=name))
+    assert encoder.spec["shape"] is (name == "waco")
     samples, reader = read(filled, encoder)
     ids = [row.pattern_id for row in samples.rows[:2]]
     scale = one_scale(encoder.vectors(reader.structures, ids))
