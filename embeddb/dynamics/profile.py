@@ -114,7 +114,8 @@ def _lines(counts: NDArray[np.float64]) -> dict[str, Counter]:
 
 def _quantities(p: Parts, counters: Mapping[str, Counter]) -> dict[str, Counter]:
     """Amounts and ratios. Data locality Q/D at each level is compulsory bytes over those that pass
-    into and out of it, at most 1 ("Performance Embeddings", Section 4, for main memory)."""
+    into and out of it, at most 1. ("Performance Embeddings", Section 4, has a lower bound of I/O in
+    place of compulsory bytes, and main memory alone.)"""
     least, most = _bytes(p)
     quantities = {
         "flops": Counter(p.flops, "flops", "model"),
