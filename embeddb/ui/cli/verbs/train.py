@@ -44,7 +44,7 @@ _PREDICTORS = ("auto", "gp", "mlp", "trees")
 @click.option("--platform", required=True, help="Platform of the runs: name, id or TOML file.")
 @option.several("--op", "ops", required=True, help="Repeatable, for several widths.")
 @option.trained
-@option.text("--preset", help="The published COGNATE model: cognate, cognate-tiles.")
+@option.text("--preset", help="COGNATE with its sparse network: cognate, cognate-tiles.")
 @option.text("--matrices", metavar="DIR", help="Folder with structures that DB lacks.")
 @option.number("--sites", default=64, least=1, most=2048)
 @option.text("--featurizer", default="stats", help="Featurizer of the matrix.")
@@ -80,10 +80,11 @@ def costmodel_verb(db: str, as_json: bool, **options: Any) -> None:
     id of one machine as --platform, that model learns again for it from all its widths, its own
     runs counting more, as at the end of `calibrate`; options of training do not apply.
 
-    --preset trains COGNATE as published: its sparse network reads the patterns' coordinates (in at
-    most --sites squared cells) and is trained end to end on run times. --epochs and --lr
-    change the preset. The network also becomes a featurizer. One more training validates it. This
-    takes hours, other models minutes. Models of other papers are in reproductions/.
+    --preset trains COGNATE with its published settings: the sparse network reads the patterns'
+    coordinates (in at most --sites squared cells) and is trained end to end on run times; an MLP
+    between it and the predictor is ours. --epochs and --lr change the preset. The network also
+    becomes a featurizer. One more training validates it. This takes hours, other models minutes.
+    Models of other papers are in reproductions/.
 
     Checkpoints and curves are kept in a folder that ends in .training beside the model; Ctrl-C
     keeps finished epochs. `campaign plan --strategy` measures training data within a budget.

@@ -50,7 +50,7 @@ _NAMED = 10
     "--reduction", among=["grid", "sites"], help="Reduction of a pattern that the network reads."
 )
 @option.number(
-    "--size", default=128, least=1, most=2048, help="Side of the grid, or number of sites."
+    "--size", default=128, least=1, most=2048, help="Side of the grid; sites: root of the most."
 )
 @option.number("--epochs", default=100, least=1, most=100_000)
 @option.number(
@@ -137,11 +137,12 @@ def kernels_verb(db: str, as_json: bool, **options: Any) -> None:
     """Train the model of tensor kernels on the runs in DB.
 
     --task tile ranks the tiles of a kernel, --task fused predicts its seconds (A Learned
-    Performance Model for Tensor Processing Units). --predictor auto: the paper's network or trees,
-    whichever is better on held-out families. For tiles, that is boosted trees on the residual of
-    the analytical model where it applies; for fused kernels, the sum of each operation's seconds as
-    predicted by trees and a network (`operations`; `trees`: without the network), which is better
-    if probes were measured (`kernel import --probes`).
+    Performance Model for Tensor Processing Units). --predictor auto: a graph network, in the form
+    of the paper's GraphSAGE but narrower (--hidden; there 1024), or trees, whichever is better on
+    held-out families. For tiles, that is boosted trees on the residual of the analytical model
+    where it applies; for fused kernels, the sum of each operation's seconds as predicted by trees
+    and a network (`operations`; `trees`: without the network), which is better if probes were
+    measured (`kernel import --probes`).
     Batches are sampled evenly from the model families; whole families are held out for early
     stopping and that choice. Ctrl-C keeps finished epochs.
     The paper's other networks are in reproductions/.
