@@ -1,7 +1,9 @@
 """Cost networks that do not ship: COGNATE's ablations (sequence predictors, feature augmentation)
 and WACO's model. Importing this adds them to the product's forms, latents and losses.
 
-Ours, because no paper states it: one layer and mean pooling in the sequence predictors.
+Ours, because no paper states it: sequence predictors have one layer, and read the last state (LSTM,
+GRU) or the mean (transformer); under feature augmentation (FA) every parameter of a platform has a
+place of its own, under feature mapping (FM) only those that the common loop nest does not map.
 """
 
 from __future__ import annotations

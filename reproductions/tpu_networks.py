@@ -4,9 +4,10 @@ of which `embeddb.tensors.encoding.predictor` describes the one that ships.
     opcode embedding, node features, kernel features  ->  f1  ->  graph layers  ->  final layers
         ->  reduction  ->  (kernel features)  ->  one number
 
-Ours, because the paper does not state it: GAT adds up one attention of each direction; kernel
-features at the end ("option 2") pass a layer with ReLU together with what they are put to, else
-they could not change an order.
+Ours, because the paper does not state it: "module layers" of Table 6 are layers ahead of the graph
+network, and "module L2 norm" follows each layer; GAT adds up one attention of each direction;
+kernel features at the end ("option 2") pass a layer with ReLU together with what they are put to,
+else they could not change an order.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from embeddb.core.errors import NestError
 from embeddb.core.files.safe_read import refusing
 
-#: Table 5, in its order. The first twelve, loads and stores count instructions, arithmetic by type
-#: and width (scalar where the source has no width); the last six count cache lines.
+#: Table 5, in its order. The first thirteen count instructions, arithmetic by type and width
+#: (scalar where the source has no width); the last six count cache lines.
 COUNTERS = (
     "instructions",
     *(f"f32_{width}" for width in ("scalar", "128", "256", "512")),

@@ -1,7 +1,7 @@
 """A schedule as a recipe: a sequence of steps, each of which names nodes of a nest.
 
-The transformations of "Performance Embeddings" (Section 5): steps are transferred one by one from
-one nest to another, not the values of slots. A step that does not fit is refused; the legality of
+Steps are transferred one by one from one nest to another ("Performance Embeddings", Section 5.1),
+not the values of slots. A step that does not fit is refused; the legality of
 the result is checked elsewhere (`embeddb.nests.check`).
 """
 

@@ -147,7 +147,7 @@ _PACKED = {"read1": (0, "first"), "read2": (1, "second")}
 class Legality:
     """Rules of one nest, whose dependences are computed once; answers are cached.
 
-    A schedule is legal where (Section 3.3 of "Performance Embeddings" names the steps)
+    A schedule is legal where
     - every dependence but those of reductions stays positive in the order, and no loop is moved
       outside of one that its bounds depend on;
     - no dependence is negative along a loop that is split into blocks;

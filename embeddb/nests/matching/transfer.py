@@ -1,7 +1,9 @@
 """Transfer of a recipe from one nest to another ("Performance Embeddings", Section 5.1).
 
 Step by step: the nodes that the step names are matched with nodes of the target, the step is
-instantiated on those, and applied if it fits and is legal; else it is skipped with a reason.
+instantiated on those, and applied if it fits and is legal; else it is skipped with a reason. Unlike
+the paper, queries match all loops at once, before the first step (`at_once`), by features of the
+nodes (`raw_vectors`): `benchmarks/nest_matchers.py` has the paper's matcher.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Sampling under a budget, round by round: a policy decides how many samples each matrix gets.
 
-A sample is one configuration measured on one matrix. The data-selection paper (Section 3.2) spends
-500 of them where they are most informative. Within a matrix the order is fixed by a seed, the
-default first, the others drawn at random as in the paper; so a policy only decides *how many more*
-each matrix gets, or names configurations. A round is decided when the one before is complete. The
+A sample is one configuration measured on one matrix. The data-selection paper spends 500 of them
+(Section 4) where they are most informative (Section 3.2). Within a matrix the order is fixed by a
+seed, the default first, the others drawn at random; so a policy only decides *how many more* each
+matrix gets, or names configurations. A round is decided when the one before is complete. The
 state is a JSON document with every round, so a strategy resumes after any stop.
 """
 

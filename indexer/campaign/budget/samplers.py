@@ -48,7 +48,8 @@ class Bandit:
     def bounds(self, rounds: Sequence[Round], counts: NDArray[np.int64]) -> NDArray[np.float64]:
         """UCB(M) of Eq. 5, float64[r], from samples of each matrix [r]; infinite without any.
 
-        A matrix without a reward in a round counts as ordered by chance, 0.5.
+        R_M adds up 1 - accuracy for each sample, our reading of "poor ordering". A matrix without a
+        reward in a round counts as ordered by chance, 0.5.
         """
         earned = np.zeros(len(counts))
         for one in rounds:

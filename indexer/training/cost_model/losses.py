@@ -19,7 +19,8 @@ from indexer.training.cost_model.settings import LOSSES
 
 #: Losses of a pair by the difference of the scores, positive if the faster one is ahead.
 PAIRWISE: dict[str, Callable[[Tensor], Tensor]] = {
-    # COGNATE, Appendix A.4.
+    # COGNATE, Appendix A.4, by its words: a margin ranking loss. As printed the sign multiplies the
+    # whole term, which would reward pairs in the wrong order.
     "margin": lambda ahead: functional.relu(1 - ahead)
 }
 #: Gains within about this much of the best share its weight in the listwise loss.
@@ -69,7 +70,7 @@ def pairwise(name: str, scores: Tensor, gains: Tensor, *, noise: float) -> Tenso
 def figures(
     scores: NDArray[np.float64], gains: NDArray[np.float64], noise: float
 ) -> tuple[float, float, float] | None:
-    """Margin ranking loss (PRL), ordered pair accuracy (OPA) and Kendall's tau-a of scores
+    """Pairwise ranking loss (PRL), ordered pair accuracy (OPA) and Kendall's tau-a of scores
     float64[k] for gains float64[k] of one matrix, over the pairs that count; None if no pair does.
     Of more than 512 configurations, evenly spaced ones are compared.
 

@@ -37,7 +37,8 @@ Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 def wrong_orders(each: Callable[[Tensor], Tensor]) -> Loss:
     """The rank loss of the paper's Eq. 1: `each` of y'_i - y'_j for each pair of tiles of one
-    kernel where i is slower than j, divided by the number of such pairs."""
+    kernel where i is slower than j, divided by the number of such pairs (in Eq. 1 of all pairs of a
+    batch, the same for one kernel without ties)."""
 
     def loss(scores: Tensor, logs: Tensor, owner: Tensor) -> Tensor:
         slower = (logs[:, None] > logs[None]) & (owner[:, None] == owner[None])
