@@ -139,6 +139,8 @@ def main(arguments: list[str]) -> None:
     rows = []
     for name in names:
         own = paper_recipe(asked.task, name, asked.hidden, **changed)
+        if asked.squared:
+            own = replace(own, loss=recipe("fused").loss, loss_name="squared")
         how = KernelTraining(own, asked.epochs, asked.patience, by=asked.by, seed=asked.seed)
         rows.append(judged(samples, how, Path(asked.folder)))
         print(json.dumps(rows[-1]), flush=True)
@@ -160,6 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tile-features", dest="tile", choices=PLACES, help="else as in the table")
     parser.add_argument("--static-features", dest="static", choices=PLACES)
     parser.add_argument("--undirected", action="store_true", help="one set of weights for edges")
+    parser.add_argument("--squared", action="store_true", help="squared error in place of ranks")
     parser.add_argument("--by", choices=["family", "program"], default="family")
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--patience", type=int, default=10)

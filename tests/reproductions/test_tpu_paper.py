@@ -123,9 +123,11 @@ def test_what_ends_the_training_is_not_what_it_is_judged_by(
     assert not train & valid and not tests & (train | valid)
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("changes", ["", " --squared --static-features none"])
+def test_the_command(changes: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = tmp_path / "rows.json"
     asked = f"{tiled_database(tmp_path / 'kernels.db')} --model none-per-node --hidden 8 --epochs 1"
+    asked += changes
     main([*asked.split(), "--folder", str(tmp_path / "work"), "--json", str(rows)])
     (row,) = json.loads(rows.read_text())
     assert row["model"] == "none-per-node" and row == json.loads(capsys.readouterr().out)
