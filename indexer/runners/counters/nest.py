@@ -328,7 +328,7 @@ def by_counter(nest: Nest, events: Events, counts: NDArray[np.float64]) -> NDArr
 
 _TASKS = Path("/proc/self/task")
 #: Bytes that the calls ahead of the counted ones move, and how many they are at most: twice the
-#: second cache ("Performance Embeddings", Section 3.3).
+#: second cache of the paper's processor ("Performance Embeddings", Section 3.3).
 _WARM_BYTES, _MOST_WARM = 2 << 20, 1000
 
 
