@@ -35,9 +35,9 @@ _PARTS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeRequest:
-    """Request for a whole model: `start` is the file of one to fine-tune (None: random weights),
-    `matrices` the folder of structures that the database does not keep. `samples` is as in
-    `TrainingRequest`."""
+    """Request for a whole model: `start` is the file of one to fine-tune, or of an autoencoder,
+    whose sparse network is trained on (None: random weights), `matrices` the folder of structures
+    that the database does not keep. `samples` is as in `TrainingRequest`."""
 
     settings: CostSettings
     samples: int = 0
@@ -138,14 +138,12 @@ def prepared(
     note: Callable[[str], None],
     progress: Progress,
 ) -> WholeTraining:
-    """With structures read and samples chosen. Raises: as `samples_of` and `load_whole`."""
+    """With structures read and samples chosen. Raises: as `samples_of` and `begun_from`."""
     from embeddb.learning.samples import samples_of
-    from indexer.training.cost_model.encoder import Encoder, StructureReader
-    from indexer.training.cost_model.whole import load_whole
+    from indexer.training.cost_model.encoder import StructureReader
+    from indexer.training.cost_model.whole import begun_from
 
-    start = load_whole(request.start) if request.start else None
-    encoder = start.encoder if start else Encoder.drawn(request.settings)
+    encoder, start = begun_from(request.start, request.settings)
     read = StructureReader(db, encoder, request.matrices, progress)
     available = samples_of(db, platform, ops, read=read)
-    model = start.model if start else None
-    return WholeTraining(db, request, available, encoder, read.structures, model, note)
+    return WholeTraining(db, request, available, encoder, read.structures, start, note)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from embeddb.core import __version__
 from embeddb.core.errors import ModelError, UsageError
+from embeddb.core.files import model_file
 from embeddb.core.nn_numpy import below
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.cost_model.encoders.inputs import CLIP
@@ -88,6 +89,27 @@ def load_whole(file: Path) -> Whole:
     return Whole(model, encoder)
 
 
+def begun_from(file: Path | None, settings: CostSettings) -> tuple[Encoder, CostModel | None]:
+    """The sparse network that a training starts from, and the cost model that it goes on with, if
+    any: of a whole model, of an autoencoder (with the reduction that it read), or initial weights.
+
+    Raises: ModelError as `load_whole` and `Encoder.load`, and for another network.
+    """
+    if file is None:
+        return Encoder.drawn(settings), None
+    if model_file.read_card(file)["kind"] != "featurizer":
+        whole = load_whole(file)
+        return whole.encoder, whole.model
+    encoder = Encoder.load(file, name=file.stem)
+    if encoder.spec["name"] != settings.encoder:
+        raise ModelError(
+            f"its network is {encoder.spec['name']}, not {settings.encoder}",
+            where=str(file),
+            hint=f"train one with `embeddb train featurizer --network {settings.encoder}`",
+        )
+    return encoder, None
+
+
 def train_whole(
     samples: Samples,
     settings: CostSettings,
@@ -113,6 +135,7 @@ def train_whole(
     card, tensors, scores = learned(samples, settings, start, folder, progress, reading=reading)
     trained = below(tensors, "member.0.encoder.")
     weights = {name: torch.from_numpy(a) for name, a in trained.items()}
+    version = encoder.version  # of an autoencoder, or of a whole model
     earlier, own = encoder.learned_from, frozenset(row.group for row in samples.rows)
     groups = None if earlier is None else earlier | own
     encoder = replace(encoder, weights=weights, name="", version="", learned_from=groups)
@@ -121,7 +144,8 @@ def train_whole(
     arrays = {n: a for n, a in tensors.items() if not n.startswith(("member.", "scale."))}
     arrays |= {f"member.0.{n}": a for n, a in head.items()}
     arrays |= {f"scale.{n}": a for n, a in scale.items()}
-    card = {**card, "vector": int(samples.vectors.shape[1]), "data": samples.hash}
+    card |= {"vector": int(samples.vectors.shape[1]), "data": samples.hash}
+    card["parent"] = card["parent"] or version
     return Whole(calibrated(card, arrays, samples, scores), encoder)
 
 

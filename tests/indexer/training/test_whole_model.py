@@ -27,7 +27,7 @@ from builders import fill, patterns, tiny, winner  # noqa: E402
 from embeddb.cost_model.model import CostModel  # noqa: E402
 from embeddb.cost_model.network_torch import CostNetwork, Shape  # noqa: E402
 from embeddb.featurizers import learned_from  # noqa: E402
-from embeddb.featurizers.scnn import Scnn, StatsScnn  # noqa: E402
+from embeddb.featurizers.scnn import SHIPPED, Scnn, StatsScnn  # noqa: E402
 from embeddb.learning.samples import Samples, samples_of  # noqa: E402
 from indexer.embed import embed  # noqa: E402
 from indexer.training.cost_model.encoder import (  # noqa: E402
@@ -42,6 +42,7 @@ from indexer.training.cost_model.settings import CostSettings, preset  # noqa: E
 from indexer.training.cost_model.train import retarget, train  # noqa: E402
 from indexer.training.cost_model.whole import (  # noqa: E402
     Whole,
+    begun_from,
     encoder_file,
     load_whole,
     train_whole,
@@ -187,6 +188,19 @@ def test_it_learns_what_only_the_structure_tells(filled: Path) -> None:
         best += int(gain.argmax() == samples.gain[part].argmax())
     # One in four by chance.
     assert best >= len(samples.rows) / 2, f"{best} of {len(samples.rows)}"
+
+
+def test_an_autoencoder_is_trained_on(filled: Path, tmp_path: Path) -> None:
+    file, other = tmp_path / "scnn.safetensors", replace(brief(seed=5), encoder="waco")
+    version = Encoder.drawn(other).save(file, {"settings": {"method": "autoencoder"}})
+    encoder, start = begun_from(file, brief())
+    assert start is None and encoder.reduction == Encoder.drawn(brief()).reduction
+    samples, reader = read(filled, encoder)
+    made = train_whole(samples, brief(epochs=1, few_epochs=1, lr=1e-9), encoder, reader.structures)
+    for name, weight in Encoder.drawn(other).weights.items():
+        torch.testing.assert_close(made.encoder.weights[name], weight, atol=1e-5, rtol=0)
+    assert made.model.card["parent"] == version
+    assert made.encoder.learned_from == {"g0", "g1", "g2", "g3"}
 
 
 def test_trained_twice_it_is_the_same(
@@ -376,6 +390,7 @@ def test_the_command_trains_judges_and_answers(
         (("--preset", "cognate", "--predictor", "trees"), "a preset's predictor"),
         (("--preset", "cognate", "-o", "a b.safetensors"), "named after it"),
         (("--preset", "cognate", "--from", "none.safetensors"), "no such file"),
+        (("--preset", "cognate", "--from", str(SHIPPED)), "its network is waco, not cognate"),
     ],
 )
 def test_the_command_refuses_a_preset_in_one_line(

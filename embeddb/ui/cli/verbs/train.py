@@ -82,9 +82,10 @@ def costmodel_verb(db: str, as_json: bool, **options: Any) -> None:
 
     --preset trains COGNATE with its published settings: the sparse network reads the patterns'
     coordinates (in at most --sites squared cells) and is trained end to end on run times; an MLP
-    between it and the predictor is ours. --epochs and --lr change the preset. The network also
-    becomes a featurizer. One more training validates it. This takes hours, other models minutes.
-    Models of other papers are in reproductions/.
+    between it and the predictor is ours. --epochs and --lr change the preset; --from may also be a
+    file of `train featurizer --network cognate`, from whose weights the network is trained on. The
+    network also becomes a featurizer. One more training validates it. This takes hours, other
+    models minutes. Models of other papers are in reproductions/.
 
     Checkpoints and curves are kept in a folder that ends in .training beside the model; Ctrl-C
     keeps finished epochs. `campaign plan --strategy` measures training data within a budget.
