@@ -221,6 +221,20 @@ def test_a_rate_is_no_time_and_is_named_where_it_is_mapped(tmp_path: Path, name:
     assert f"{name!r} is a rate by its name, and is read as a time" in mapped.output
 
 
+def test_sizes_per_thing_are_no_rates_and_a_table_of_times_needs_rows(tmp_path: Path) -> None:
+    rows = "".join(f"m{at},{at + 9},4,{at + 1}.5,{at + 2}.5\n" for at in range(4))
+    said = refused(log(tmp_path, f"matrix,rows_per_block,cols_per_block,a,b\n{rows}"))
+    assert "rate" not in said and "--map time=a --unit s?" in said
+    assert "If each is of one configuration, give each a row" in said
+
+
+def test_m_and_n_are_the_sizes_where_k_has_the_dense_columns(tmp_path: Path) -> None:
+    rows = "".join(f"m{at},{at + 9},{at + 8},{k},a,1.5\n" for at in range(4) for k in (8, 16))
+    path = log(tmp_path, f"matrix,M,N,K,variant,time_us\n{rows}")
+    done = index(path, "--map", "width=K", op="spmm")
+    assert done.exit_code == 0 and "not used" not in done.output
+
+
 # -- forms -----------------------------------------------------------------------------------------
 
 

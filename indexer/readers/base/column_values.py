@@ -243,7 +243,7 @@ _CLOCKS = {
     "datetime", "epoch", "clock", "at",
 }  # fmt: skip
 _RATES = {
-    "per", "flop", "flops", "gflop", "gflops", "mflop", "mflops", "tflop", "tflops", "gb", "mb",
+    "flop", "flops", "gflop", "gflops", "mflop", "mflops", "tflop", "tflops", "gb", "mb",
     "tb", "kb", "gib", "mib", "gbps", "mbps", "gbs", "bytes", "ops", "gops", "throughput",
     "bandwidth", "bw", "speedup", "rate", "freq", "frequency", "hz", "khz", "mhz", "ghz", "qps",
     "rps", "fps", "teps", "mteps", "gteps", "it", "items", "iterations", "runs",
@@ -268,7 +268,8 @@ def unit_in(column: str) -> str:
 
 
 def is_rate(column: str) -> bool:
-    """True if a name is a rate, which is better when higher: something per time."""
+    """True if a name is a rate, which is better when higher: something per time. `rows_per_block`
+    is a size."""
     words = words_of(column)
     if words[:1] == ["1"]:
         return True
@@ -277,7 +278,8 @@ def is_rate(column: str) -> bool:
         return words[-2 if "/" in column else -3 :][:1] != ["time"]
     if "per" in words or "/" in column:
         before = words[: words.index("per")] if "per" in words else words[:-1]
-        return not any(unit_of(word) or word in _NAMED for word in before)
+        if any(unit_of(word) for word in before):
+            return False
     return bool(_RATES & set(words)) and not _NAMED & set(words)
 
 

@@ -198,14 +198,17 @@ class _Guessing:
         self._sizes_in_capitals()
 
     def _sizes_in_capitals(self) -> None:
-        """Take M and N for the sizes of the matrix: without dense columns they are no others."""
-        ran, free = self.options.ran, self._free()
-        if ran is None or ran.traits.wide or not ran.workload.sparse or {"m", "n"} & {*self.roles}:
+        """Take M and N for the sizes of the matrix: without dense columns, or where K has their
+        number, they are no others."""
+        ran, free = self.options.ran, {*self._free()}
+        if {"m", "n"} & {*self.roles} or not {"M", "N"} <= free or "K" in free:
             return
-        if {"M", "N"} <= {*free} and "K" not in free:
-            for role in ("m", "n"):
-                if self.cells[role.upper()].part(str.isdecimal) >= MOSTLY:
-                    self._take(role, role.upper(), f"{ran.name} has no dense columns")
+        why = "the dense columns are K" if self.roles.get("width") == "K" else ""
+        if ran is not None and ran.workload.sparse and not ran.traits.wide:
+            why = f"{ran.name} has no dense columns"
+        for role in ("m", "n") if why else ():
+            if self.cells[role.upper()].part(str.isdecimal) >= MOSTLY:
+                self._take(role, role.upper(), why)
 
     def _refuse_failures(self) -> None:
         """Report runs that the status column calls good and another column calls failed."""
@@ -282,9 +285,12 @@ class _Guessing:
             return f"columns {both} may be the time: --map time={names[0]}"
         numbers = [c for c in self._free() if self._measured(c) and c not in not_times]
         numbers = [c for c in numbers if not numbers_repeats(c)]
+        numbers.sort(key=lambda c: self.cells[c].part(str.isdecimal) >= MOSTLY)  # sizes last
         unit = self.options.unit or self.log.unit or "s"
         unused = f"; unused: {', '.join(numbers[:_MOST_NAMED])}" if numbers else ""
         hint = f"--map time={numbers[0]} --unit {unit}?" if numbers else "--map time_ms=COLUMN"
+        if len(numbers) > 1:
+            hint += " If each is of one configuration, give each a row"
         rising = [name for name, why in not_times.items() if "rises" in why]
         if rising and not numbers:
             hint = f"--map time={rising[0]} if that is the time"
