@@ -154,15 +154,17 @@ def _missing(state: dict[str, Any]) -> list[str]:
             f"{what} without an ok run of the default "
             f"({state['default']}): they rank, but the gain of a configuration is unknown"
         )
+    gone = state["patterns"] - state["indexed"]
     if state["stubs"]:
+        by = "" if gone else f", compared by `{state['featurizer']}`"
         lines.append(
             f"{state['stubs']:,} of {plural(state['patterns'], 'pattern')} known by name and size "
-            f"only, compared by `{state['featurizer']}`: {kind.adds}"
+            f"only{by}: {kind.adds}"
         )
-    if state["indexed"] < state["patterns"]:
-        gone = state["patterns"] - state["indexed"]
+    if gone:
         lines.append(
-            f"{plural(gone, 'pattern')} lack the input of `{state['featurizer']}`: no neighbours"
+            f"{plural(gone, 'pattern')} lack the input of `{state['featurizer']}`: no neighbours; "
+            f"held-out figures are of the other {state['indexed']:,}"
         )
     if state["disagreeing"]:
         twice = min(state["runs"], 2 * state["measured"])  # as if none had more than two runs

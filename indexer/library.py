@@ -9,6 +9,8 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from embeddb.core.errors import InputError, MatrixError
 from embeddb.core.kinds import kind_of, kinds
 from embeddb.core.pattern import Pattern
@@ -52,6 +54,12 @@ def every_content(file: str) -> list[Workload]:
         with suppress(InputError):  # a list of the other kind alone
             contents_of_kinds += contents(file, kind)
     return contents_of_kinds or contents(file, able[0])  # raises the error
+
+
+def _triangle(pattern: Pattern, nnz: int) -> str:
+    """Text for a number of entries that is that of the lower triangle, as symmetric files store."""
+    rows = np.repeat(np.arange(pattern.shape[0]), np.diff(pattern.indptr))
+    return ": its lower triangle" if nnz == np.count_nonzero(pattern.indices <= rows) else ""
 
 
 class Library:
@@ -99,13 +107,15 @@ class Library:
             pattern = self._read(file, name)
             if pattern is None:
                 continue
-            sizes = (*pattern.shape, pattern.nnz)
-            if all(w in (-1, g) for w, g in zip((m, n, nnz), sizes, strict=True)):
+            sizes, wanted = (*pattern.shape, pattern.nnz), (m, n, nnz)
+            if all(w in (-1, g) for w, g in zip(wanted, sizes, strict=True)):
                 fits.setdefault(pattern.id, (file, pattern))
             else:
+                rows, columns, entries = ("?" if size < 0 else size for size in wanted)
                 self.problems.append(
                     f"{plain_text(file)}: {pattern.shape[0]} x {pattern.shape[1]} with "
-                    f"{pattern.nnz} entries is not the {name} of the runs ({m} x {n}, {nnz})"
+                    f"{pattern.nnz} entries is not the {name} of the runs "
+                    f"({rows} x {columns}, {entries}{_triangle(pattern, nnz)})"
                 )
         if len(fits) > 1:
             files = ", ".join(plain_text(file) for file, _ in fits.values())

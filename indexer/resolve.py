@@ -18,6 +18,7 @@ from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import many_of, one_of
 from embeddb.core.workload import Workload, is_workload
 from embeddb.index.lookup import Lookup
+from embeddb.matrix_files import plain_name
 from embeddb.ranking import answers
 from embeddb.ranking.recommendation import Recommendation
 
@@ -204,11 +205,11 @@ def _ambiguous(lookup: Lookup, name: str, workloads: list[WorkloadInfo]) -> Usag
 
 
 def _similar(lookup: Lookup, text: str, kind: str) -> str:
-    """Hint with the closest names of that kind."""
+    """Hint with the closest names of that kind, compared without folders and endings."""
     infos = islice(lookup.store.patterns(), _MOST_NAMES)
-    names = {info.name: None for info in infos if info.name and info.kind == kind}
-    close = get_close_matches(Path(text).name, names, 3, 0.7)
+    names = {plain_name(info.name): info.name for info in infos if info.name and info.kind == kind}
+    close = get_close_matches(plain_name(text), names, 3, 0.7)
     if close:
-        return f"did you mean {', '.join(close)}?"
+        return f"did you mean {', '.join(names[one] for one in close)}?"
     nothing = "" if names else f"the database has no {one_of(kind)}: `embeddb index` fills it; "
     return f"{nothing}give the path of a {kind_of(kind).file}"

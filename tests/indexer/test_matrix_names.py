@@ -73,9 +73,19 @@ def test_of_one_name_in_several_folders_the_folder_decides(tmp_path: Path) -> No
     library = Library(tmp_path)
     assert library.find("a/x.mtx") == ONE and library.find("/home/me/b/x") == OTHER
     assert library.find("x", nnz=OTHER.nnz) == OTHER
-    assert len(library.problems) == 1 and "is not the x of the runs" in library.problems.pop()
+    assert len(library.problems) == 1 and "is not the x of the runs (? x ?," in library.problems.pop()
     assert library.find("x") is None and library.find("c/x.mtx") is None
     assert "x may be any of" in library.problems[0] and "b/x.mtx" in library.problems[0]
+
+
+def test_entries_of_the_lower_triangle_are_named_as_such(tmp_path: Path) -> None:
+    both = ONE.to_scipy()
+    whole = Pattern.from_matrix(both + both.T)
+    save(tmp_path / "x.mtx", whole)
+    library, half = Library(tmp_path), (whole.nnz + 60) // 2
+    assert library.find("x", nnz=half) is library.find("x", nnz=half - 1) is None
+    first, second = library.problems
+    assert f"(? x ?, {half}: its lower triangle)" in first and "triangle" not in second
 
 
 def test_several_formats_and_copies_of_one_matrix_are_one(tmp_path: Path) -> None:
@@ -127,6 +137,19 @@ def test_a_log_of_file_names_makes_a_database_that_answers(
     (file,) = json.loads(capsys.readouterr().out)["files"]
     assert (file["patterns"], file["stubs"], file["matrices_found"]) == (19, 1, 19)
     assert (file["matrices"], file["matrices_missing"]) == ("matrices", ["G43.mtx"])
+
+
+def test_matrices_of_unknown_size_are_no_neighbours_and_found_by_their_plain_name(
+    board: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = log("runs.csv", lambda p: f"at/{'z-' * p.name.endswith('b')}{p.name}.mtx")
+    assert run_verb([*typed, "--matrices", "matrices"]) == 0
+    said = capsys.readouterr().out
+    assert "5 of 20 patterns known by name and size only: --matrices DIR" in said
+    assert "no neighbours; held-out figures are of the other 15" in said
+    asked = ["--platform", "tiny", "--op", "spmm:32"]
+    assert run_verb(["query", typed[1], "z-m0b", *asked]) == 1
+    assert "did you mean at/z-m0b.mtx" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("board")
