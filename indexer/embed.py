@@ -21,7 +21,7 @@ from embeddb.core.wording import plural
 from embeddb.core.workload import Workload
 from embeddb.featurizers import WithCounters, reads
 from embeddb.featurizers import missing as lacking
-from embeddb.featurizers.base import Featurizer, Joint, checked
+from embeddb.featurizers.base import Featurizer, Joint, checked, embedded
 from embeddb.featurizers.row_lengths import ROW_LENGTHS, RowHistograms
 from embeddb.index.lookup import Lookup
 from embeddb.index.projection import projection_of
@@ -241,7 +241,7 @@ def _vector(
         return vector
     if lacks:
         raise MissingDependency(lacks)
-    return featurizer.embed(structure)
+    return embedded(featurizer, structure)
 
 
 def _joined(vectors: _Stored, featurizer: _Plug, info: WorkloadInfo) -> NDArray[np.float32] | None:

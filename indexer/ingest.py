@@ -140,7 +140,7 @@ def ingest(
     if not path.exists():
         raise ReaderError("no such file", where=str(path))
     chosen, *also = [reader] if reader else readers_of(path)
-    plug = plugins.load("reader", chosen)()
+    plug = plugins.created("reader", chosen)
     base = platform or _platform_of(plug, path)
     read_options = completed(options or ReadOptions(), base)
     log = read_options.log

@@ -24,7 +24,7 @@ from serve_site import BASE, TestClient
 from embeddb import workloads
 from embeddb.core import kinds
 from embeddb.core.config import Op
-from embeddb.core.errors import MissingKindWarning, NothingFound, StoreError, UsageError
+from embeddb.core.errors import NothingFound, PluginWarning, StoreError, UsageError
 from embeddb.core.workload import Workload
 from embeddb.database import Database, open_database
 from embeddb.store import platform_rows
@@ -163,9 +163,9 @@ def without(filled: Database, dense: Path, monkeypatch: pytest.MonkeyPatch) -> I
         yield db
 
 
-@pytest.mark.filterwarnings("ignore::embeddb.core.errors.MissingKindWarning")
+@pytest.mark.filterwarnings("ignore::embeddb.core.errors.PluginWarning")
 def test_runs_of_a_missing_kind_lock_nobody_out(without: Database, dense: Path) -> None:
-    with pytest.warns(MissingKindWarning, match="runs of gemm on blas are left out") as caught:
+    with pytest.warns(PluginWarning, match="runs of gemm on blas are left out") as caught:
         assert [str(table.op) for table in without.store.partitions()] == ["spmv"]
         assert without.store.partitions() and without.store.platforms() == ["plain"]
     assert len(caught) == 1
@@ -206,7 +206,7 @@ def partly(dense: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
         yield db
 
 
-@pytest.mark.filterwarnings("ignore::embeddb.core.errors.MissingKindWarning")
+@pytest.mark.filterwarnings("ignore::embeddb.core.errors.PluginWarning")
 def test_a_platform_is_read_without_the_space_of_a_missing_kind(
     partly: Database, dense: Path
 ) -> None:
@@ -223,7 +223,7 @@ def test_a_platform_is_read_without_the_space_of_a_missing_kind(
     assert partly.store.platform("blas") == stored
 
 
-@pytest.mark.filterwarnings("ignore::embeddb.core.errors.MissingKindWarning")
+@pytest.mark.filterwarnings("ignore::embeddb.core.errors.PluginWarning")
 def test_an_answer_of_a_missing_kind_is_left_out(partly: Database) -> None:
     (answer,) = partly.store.recommendations.items()
     with pytest.raises(NothingFound, match=f"answer {answer} is about gemm"):
@@ -234,7 +234,7 @@ def test_an_answer_of_a_missing_kind_is_left_out(partly: Database) -> None:
         assert client.get(f"/answers/{answer}").status_code == 404
 
 
-@pytest.mark.filterwarnings("ignore::embeddb.core.errors.MissingKindWarning")
+@pytest.mark.filterwarnings("ignore::embeddb.core.errors.PluginWarning")
 def test_runs_of_a_missing_kind_can_be_withdrawn(without: Database) -> None:
     table = without.store.withdrawn
     selected = table.withdraw(RunSelection(op=table.named_op(GEMM)))

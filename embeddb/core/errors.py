@@ -117,8 +117,8 @@ class StoreCorrupt(StoreError):
     """The data file is damaged; nothing was changed."""
 
 
-class MissingKindWarning(UserWarning):
-    """Stored runs are left out: their kind of workload is a plug-in that is not here."""
+class PluginWarning(UserWarning):
+    """Something is left out, since a plug-in is not here or cannot be used."""
 
 
 class StoreVersion(StoreError):

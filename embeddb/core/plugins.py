@@ -40,6 +40,11 @@ _HOMES = {
 }
 
 
+#: What is a fault of a plug-in where it raises it: `sys.exit` in one ends no verb. Handlers of
+#: signals raise other classes.
+FAULTS = (Exception, SystemExit)
+
+
 def available(kind: str) -> list[str]:
     """Names of all plug-ins of a kind, sorted."""
     return sorted(_locate(kind, os.environ.get("EMBEDDB_PLUGINS", "")))
@@ -50,7 +55,7 @@ def load(kind: str, name: str) -> Any:
     message lists the available ones) or if its file is no plug-in; MissingDependency if an import
     of it is not installed; PluginError for anything else that its import raises."""
     require(kind, name, str, "the name of a plug-in")
-    plugins = _shipped(kind, name) or _locate(kind, os.environ.get("EMBEDDB_PLUGINS", ""))
+    plugins = shipped(kind, name) or _locate(kind, os.environ.get("EMBEDDB_PLUGINS", ""))
     if name not in plugins:
         names = ", ".join(sorted(plugins)) or "none"
         hint = f"{kind}s there are: {names}{_missing_folders()}"
@@ -72,11 +77,25 @@ def load(kind: str, name: str) -> Any:
         raise MissingDependency(f"{kind} {name} ({where}): {e}") from e
     except EmbeddbError:
         raise
-    except Exception as e:
+    except FAULTS as e:
         raise PluginError(f"{kind} {name} ({where}): {reason_of(e)}") from e
 
 
-def raised(error: Exception) -> str:
+def created(kind: str, name: str, *args: Any) -> Any:
+    """Create an object of one plug-in, a class, with these arguments. Raises: as `load`;
+    PluginError if one that does not ship raises anything unexpected."""
+    plugin = load(kind, name)
+    try:
+        return plugin(*args)
+    except EmbeddbError:
+        raise
+    except FAULTS as e:
+        if shipped(kind, name):
+            raise
+        raise PluginError(f"{kind} {name} cannot be created: {reason_of(e)}") from e
+
+
+def raised(error: BaseException) -> str:
     """Describe an exception of a plug-in: `ValueError: no rows (mine.py, line 12)`."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     text = " ".join(str(error).split())[:200]
@@ -89,9 +108,9 @@ def ships(plug: object) -> bool:
     return type(plug).__module__.partition(".")[0] in ("embeddb", "indexer", "tuners")
 
 
-def _shipped(kind: str, name: str) -> dict[str, str]:
-    """A plug-in of the package itself, found without a scan of installed distributions, which takes
-    longer than a query's search and vote together."""
+def shipped(kind: str, name: str) -> dict[str, str]:
+    """The plug-in of that name in the package itself, if there is one, found without a scan of
+    installed distributions, which takes longer than a query's search and vote together."""
     if kind not in _HOMES:
         return {}
     stem = name.replace("-", "_")

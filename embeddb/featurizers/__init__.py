@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from embeddb.core import plugins
 from embeddb.core.arguments import require
-from embeddb.core.errors import ModelError, UsageError
+from embeddb.core.errors import EmbeddbError, ModelError, UsageError
 from embeddb.featurizers.base import (
     CountersOf,
     Counting,
@@ -20,6 +21,7 @@ from embeddb.featurizers.base import (
     WithCounters,
     counted_name,
     counted_parts,
+    created,
 )
 
 __all__ = [
@@ -78,7 +80,7 @@ class Featurizers(Mapping[str, Featurizer]):
         self._counters_of = counters_of
         self._asked_for = asked_for or (lambda _: False)
         self._platform = ""
-        self._loaded: dict[str, Featurizer | ModelError | None] = {}
+        self._loaded: dict[str, Featurizer | EmbeddbError | None] = {}
 
     def counting(self, platform: str) -> Featurizers:
         """These, followed by those that read the counters of a platform instance."""
@@ -92,10 +94,11 @@ class Featurizers(Mapping[str, Featurizer]):
 
     def named(self, name: str) -> Featurizer:
         """The featurizer of a name given by the user. Raises: UsageError if there is none of that
-        name or it has no weights; ModelError if the weights cannot be read."""
+        name or it has no weights; ModelError if the weights cannot be read; as `plugins.load` and
+        `created` for a plug-in that cannot be used."""
         require("name", name, str, "the name of a featurizer")
         featurizer = self._get(name)
-        if isinstance(featurizer, ModelError):
+        if isinstance(featurizer, EmbeddbError):
             raise featurizer
         if featurizer is None:
             raise UsageError(
@@ -105,21 +108,19 @@ class Featurizers(Mapping[str, Featurizer]):
         return featurizer
 
     def problems(self) -> list[str]:
-        """One line for every featurizer whose weights cannot be read."""
+        """One line for every featurizer that cannot be used, as its weights cannot be read."""
         return [
             f"{name}: {error}"
             for name in self._names()
-            if isinstance(error := self._get(name), ModelError)
+            if isinstance(error := self._get(name), EmbeddbError)
         ]
 
     def __getitem__(self, name: str) -> Featurizer:
         try:
             featurizer = self._get(name)
         except UsageError:
-            if name in plugins.available("featurizer"):
-                raise
             raise KeyError(name) from None
-        if featurizer is None or isinstance(featurizer, ModelError):
+        if featurizer is None or isinstance(featurizer, EmbeddbError):
             raise KeyError(name)
         return featurizer
 
@@ -140,15 +141,18 @@ class Featurizers(Mapping[str, Featurizer]):
             return plain
         return (*plain, *(counted_name(name, self._platform) for name in plain))
 
-    def _get(self, name: str) -> Featurizer | ModelError | None:
-        """A featurizer, None for one without weights, or the error of its weights."""
+    def _get(self, name: str) -> Featurizer | EmbeddbError | None:
+        """A featurizer, None for one without weights, or the error by which it cannot be used: the
+        others are. Raises: UsageError if there is none of that name."""
         parts = counted_parts(name)
         if parts is not None:
             return self._with_counters(*parts)
         if name not in self._loaded:
             try:
                 self._loaded[name] = self._load(name)
-            except ModelError as e:
+            except EmbeddbError as e:
+                if not isinstance(e, ModelError) and name not in plugins.available("featurizer"):
+                    raise
                 self._loaded[name] = e
         return self._loaded[name]
 
@@ -158,13 +162,15 @@ class Featurizers(Mapping[str, Featurizer]):
 
             return Scnn.trained(name, self._folder)
         plugin: FromWeights | Callable[[], Featurizer] = plugins.load("featurizer", name)
-        return plugin.for_database(self._folder) if isinstance(plugin, FromWeights) else plugin()
+        if isinstance(plugin, FromWeights):
+            return created(name, partial(plugin.for_database, self._folder))
+        return created(name, plugin)
 
-    def _with_counters(self, name: str, platform: str) -> WithCounters | ModelError | None:
+    def _with_counters(self, name: str, platform: str) -> WithCounters | EmbeddbError | None:
         plain = self._get(name)
         if isinstance(plain, Counting) and self._counters_of is not None:
             return plain.with_counters(platform, self._counters_of)
-        return plain if isinstance(plain, ModelError) else None
+        return plain if isinstance(plain, EmbeddbError) else None
 
 
 def reads(featurizer: Any, kind: str) -> bool:
@@ -174,7 +180,12 @@ def reads(featurizer: Any, kind: str) -> bool:
 
 def missing(featurizer: Any) -> str:
     """Dependency that a featurizer lacks on this machine, one line; empty if none."""
-    return str(featurizer.missing()) if isinstance(featurizer, MayLack) else ""
+    if not isinstance(featurizer, MayLack):
+        return ""
+    try:
+        return str(featurizer.missing() or "")
+    except plugins.FAULTS as e:
+        return f"its `missing` raised {plugins.raised(e)}"
 
 
 def learned_from(featurizer: Featurizer) -> frozenset[str]:

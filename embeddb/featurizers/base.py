@@ -4,6 +4,7 @@ fault of a plug-in is reported with its name."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -14,7 +15,7 @@ from embeddb.core.errors import EmbeddbError, ModelError, PluginError
 from embeddb.core.files.model_file import MAX_BYTES, digest
 from embeddb.core.files.safe_read import read_bounded, refusing
 from embeddb.core.files.safe_write import OwnFolder
-from embeddb.core.plugins import raised, ships
+from embeddb.core.plugins import FAULTS, raised, shipped, ships
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.workload import Workload
 from embeddb.nests.counters import CounterVector
@@ -24,6 +25,7 @@ CountersOf = Callable[[str, str], CounterVector | None]
 
 _COUNTED = "+counters@"
 
+T = TypeVar("T")
 #: A vector, or None.
 V = TypeVar("V", NDArray[np.float32], NDArray[np.float32] | None)
 _HINT = (
@@ -226,25 +228,60 @@ def adopt(weights: Path, folder: Path, own: Path, *, version: str) -> None:
 # -- Check of the contract -------------------------------------------------------------------------
 
 
+def created(name: str, make: Callable[[], Featurizer | None]) -> Featurizer | None:
+    """The featurizer of that name, as `make` returns it; or None. Raises: as `make`; PluginError if
+    it raises anything unexpected, or the featurizer lacks what every one has."""
+    if shipped("featurizer", name):
+        return make()
+    plug = _unless_faulty(None, f"featurizer {name}", make)
+    if plug is None:
+        return None
+    types: dict[str, Any] = {"name": str, "version": str, "names": Sequence, "dim": int}
+    types |= {"embed": Callable, "from_info": Callable}
+    wrong = [at for at, kind in types.items() if not isinstance(getattr(plug, at, None), kind)]
+    if wrong:
+        what = f"its `{wrong[0]}` is {getattr(plug, wrong[0], None)!r:.80}"
+        raise PluginError(f"featurizer {name}: {what}", hint=_HINT)
+    if plug.name != name:
+        raise PluginError(f"featurizer {name}: its `name` is {plug.name!r:.80}", hint=_HINT)
+    return plug
+
+
 def checked(plug: Any, workload: Workload | WorkloadInfo, compute: Callable[[], V]) -> V:
-    """The vector of a workload that `compute` has from a featurizer.
+    """The vector of a workload that `compute` has from a featurizer, a copy of that of a plug-in.
 
     Raises: as `compute`; PluginError if a plug-in raises anything unexpected, or the vector breaks
     the contract of featurizers.
     """
     what = f"featurizer {plug.name}, on {workload.name or workload.id}"
+    vector = _unless_faulty(plug, what, compute)
+    if vector is None:
+        return vector
+    if fault := _fault(plug, vector):
+        raise PluginError(f"{what}: {fault}", hint=_HINT)
+    return vector if ships(plug) else vector.copy()
+
+
+def embedded(plug: Any, workload: Workload) -> NDArray[np.float32]:
+    """The vector that `embed` returns. Raises: as `checked`."""
+    vector: NDArray[np.float32] | None = checked(plug, workload, partial(plug.embed, workload))
+    if vector is None:
+        what = f"featurizer {plug.name}, on {workload.name or workload.id}"
+        raise PluginError(f"{what}: embed returned None", hint=_HINT)
+    return vector
+
+
+def _unless_faulty(plug: Any, what: str, call: Callable[[], T]) -> T:
+    """The result of a call of a plug-in. Raises: as the plug-in; PluginError for what is unexpected
+    in one that does not ship."""
     try:
-        vector = compute()
-        fault = "" if vector is None else _fault(plug, vector)
+        return call()
     except (EmbeddbError, MemoryError):
         raise
-    except Exception as e:
+    except FAULTS as e:
         if ships(plug):
             raise
         raise PluginError(f"{what}: it raised {raised(e)}", hint=_HINT) from e
-    if fault:
-        raise PluginError(f"{what}: {fault}", hint=_HINT)
-    return vector
 
 
 def _fault(plug: Any, vector: NDArray[np.float32]) -> str:

@@ -30,7 +30,7 @@ from embeddb.core.wording import plural
 from embeddb.core.workload import Workload
 from embeddb.cost_model.files import CostModelFiles
 from embeddb.featurizers import Featurizer, Featurizers, WithCounters, reads
-from embeddb.featurizers.base import Joint, checked
+from embeddb.featurizers.base import Joint, embedded
 from embeddb.featurizers.row_lengths import ROW_LENGTHS, RowHistograms, estimate
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.files import IndexFiles
@@ -82,11 +82,11 @@ class _Derived:
         if isinstance(plug, Joint):
             return plug.join([self.embed(structure, part) for part in plug.parts])
         if isinstance(plug, WithCounters):  # counters may be added to the same structure
-            return checked(plug, structure, partial(plug.embed, structure))
+            return embedded(plug, structure)
         key = (structure.id, plug.name, plug.version)
         vector = self._vectors.get(key)
         if vector is None:
-            vector = checked(plug, structure, partial(plug.embed, structure))
+            vector = embedded(plug, structure)
             with self._lock:
                 self._vectors[key] = vector
                 if len(self._vectors) > _MOST_VECTORS:
@@ -442,7 +442,7 @@ class Lookup:
             for plug in (plug for plug in plugs if reads(plug, pattern.kind)):
                 # `indexer.embed` reports those that cannot be computed.
                 with suppress(MissingDependency, ModelError, PluginError):
-                    vector = checked(plug, pattern, partial(plug.embed, pattern))
+                    vector = embedded(plug, pattern)
                     vectors.setdefault((plug.name, plug.version), {})[pattern.id] = vector
         for (name, version), by_id in vectors.items():
             self.store.vectors.put(name, version, by_id)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from embeddb.core.config import Op
-from embeddb.core.errors import MissingKindWarning, UsageError
+from embeddb.core.errors import PluginWarning, UsageError
 from embeddb.core.kinds import is_foreign
 from embeddb.core.wording import plural
 from embeddb.store.codec import decode_partition
@@ -48,7 +48,7 @@ class RunTables:
             warnings.warn(
                 f"runs of {foreign[0]}{more} are left out: no kind of workload here has that "
                 "operation; EMBEDDB_PLUGINS names the folder of its plug-in",
-                MissingKindWarning,
+                PluginWarning,
                 stacklevel=4,
             )
         return [RunTable(n, op, where) for n, (op, where) in places.items() if isinstance(op, Op)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from builders import CONFIGS, OP, band, fill, patterns, runs_of, tiny
 
 from embeddb.core.config import Op
+from embeddb.core.errors import EmbeddbError
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.featurizers import reads, stats
@@ -130,6 +132,8 @@ def odd(_: Any) -> Any:
         (lambda right: right.astype(np.float64), r"its vector is float64\[\d+\], not float32"),
         (lambda right: np.full_like(right, np.nan), "its vector is not finite"),
         (lambda right: list(right), r"its vector is list\[\d+\], not float32"),
+        (lambda right: None, "embed returned None"),
+        (lambda right: sys.exit(3), r"it raised SystemExit: 3 \(test_embed.py, line \d+\)"),
     ],
 )
 def test_a_faulty_featurizer_is_named_and_the_others_go_on(
@@ -150,6 +154,71 @@ def test_a_faulty_featurizer_is_named_and_the_others_go_on(
     assert re.fullmatch(line, problem), problem
     assert (report.vectors["stats"], report.vectors["sizes"]) == (6, 8)
     assert len(report.partitions) == 1
+
+
+#: A featurizer in a file, with something wrong added after it.
+MINE = """
+import numpy as np
+
+class PLUGIN:
+    name, version, names, dim = "mine", "1", ("a",), 1
+    def embed(self, pattern): return np.ones(1, np.float32)
+    def from_info(self, info): return None
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("import nothing_of_this_name", "No module named 'nothing_of_this_name'"),
+        ("1 // 0", "integer division"),
+        ("raise SystemExit('no licence')", "no licence"),
+        ("del PLUGIN", "no attribute 'PLUGIN'"),
+        ("PLUGIN = PLUGIN()", "it raised TypeError: 'PLUGIN' object is not callable"),
+        ("PLUGIN.__init__ = lambda self, path: None", "it raised TypeError"),
+        ("PLUGIN.version = 1", "its `version` is 1"),
+        ("PLUGIN.name = 'stats'", "its `name` is 'stats'"),
+        ("del PLUGIN.from_info", "its `from_info` is None"),
+        ("PLUGIN.missing = lambda self: 1 // 0", "its `missing` raised ZeroDivisionError"),
+    ],
+)
+def test_a_featurizer_that_cannot_be_used_is_named_and_the_others_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, said: str
+) -> None:
+    (tmp_path / "featurizers").mkdir()
+    (tmp_path / "featurizers" / "mine.py").write_text(MINE + wrong)
+    monkeypatch.setenv("EMBEDDB_PLUGINS", str(tmp_path))
+    db = fill(Database.in_memory(), tiny(), patterns(2), indexed=False)
+    report = embed(db.index)
+    (problem,) = report.problems
+    assert problem.startswith("mine: ") and said in problem
+    assert report.vectors["stats"] == 8
+    name = next(iter(db.store.patterns())).name
+    assert db.query(name, platform="tiny", op=OP).candidates
+    if "missing" not in wrong:
+        with pytest.raises(EmbeddbError, match=re.escape(said)):
+            db.index.featurizers().named("mine")
+
+
+def test_a_vector_in_shared_memory_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "featurizers").mkdir()
+    shared = MINE + (
+        "class PLUGIN(PLUGIN):\n"
+        "    room = np.zeros(1, np.float32)\n"
+        "    def embed(self, pattern):\n"
+        "        self.room[0] = pattern.nnz\n"
+        "        return self.room\n"
+    )
+    (tmp_path / "featurizers" / "mine.py").write_text(shared)
+    monkeypatch.setenv("EMBEDDB_PLUGINS", str(tmp_path))
+    db = fill(Database.in_memory(), tiny(), patterns(2), indexed=False)
+    assert embed(db.index).vectors["mine"] == 8
+    infos = {info.id: info.nnz for info in db.store.patterns()}
+    stored = db.store.vectors.get("mine", "1", list(infos), dim=1)
+    assert {one: int(vector[0]) for one, vector in stored.items()} == infos
 
 
 def test_faults_of_a_featurizer_hold_no_workload(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from embeddb.core import __version__
-from embeddb.core.errors import EmbeddbError, MissingKindWarning, UsageError
+from embeddb.core.errors import EmbeddbError, PluginWarning, UsageError
 from embeddb.core.extras import missing_extra
 from embeddb.core.server_url import redacted
 from embeddb.core.wording import clean
@@ -126,14 +126,14 @@ def run(args: list[str] | None = None) -> None:
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         """Print our own warnings once, in one line, without the place in the source."""
-        if not issubclass(category, MissingKindWarning):
+        if not issubclass(category, PluginWarning):
             show_others(message, category, *place, **more)
         elif str(message) not in shown:
             shown.add(str(message))
             note(f"warning: {message}")
 
     with warnings.catch_warnings():
-        warnings.simplefilter("always", MissingKindWarning)
+        warnings.simplefilter("always", PluginWarning)
         warnings.showwarning = show
         sys.exit(_run(args))
 

@@ -9,6 +9,7 @@ import gzip
 import math
 import os
 import re
+import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,11 +21,10 @@ from typing import IO, Any, BinaryIO, cast
 import msgspec
 
 from embeddb.core import plugins
-from embeddb.core.errors import EmbeddbError, ReaderError
-from embeddb.core.files.safe_read import open_regular, reason_of, refusing
-from embeddb.core.records import STATUSES
+from embeddb.core.errors import EmbeddbError, PluginWarning, ReaderError
+from embeddb.core.files.safe_read import open_regular, reason_of
 from embeddb.matrix_files.source import STREAMED
-from indexer.readers.base.row import Reader, ReadOptions, Reject, RunRow
+from indexer.readers.base.row import Reader, ReadOptions, Reject, RunRow, checked_row
 
 _decode = msgspec.json.Decoder().decode
 
@@ -386,15 +386,6 @@ def _with_nan(line: str, number: int) -> Any:
 MOST_FILES = 100_000
 
 
-def _checked(row: object) -> RunRow | Reject:
-    """A row of a plug-in. Raises: TypeError, ValueError for what can be no run."""
-    if not isinstance(row, (RunRow, Reject)):
-        raise TypeError(f"it returned a {type(row).__name__}, neither a RunRow nor a Reject")
-    if isinstance(row, RunRow) and row.measurement.status not in STATUSES:
-        raise ValueError(f"line {row.line}: no status {row.measurement.status!r:.40}")
-    return row
-
-
 def read_rows(reader: Reader, path: Path, options: ReadOptions) -> Iterator[RunRow | Reject]:
     """Rows and rejects of a log by a reader, built-in or plug-in.
 
@@ -405,15 +396,15 @@ def read_rows(reader: Reader, path: Path, options: ReadOptions) -> Iterator[RunR
         why = f"a log of {reader.name} has no column with the dense columns of {options.op_name}"
         raise ReaderError(why, where=str(path), hint=f"give --op {options.op_name}:128")
     try:
-        for row in reader.rows(path, options=options):
-            yield _checked(row)
+        rows = reader.rows(path, options=options)
+        yield from rows if plugins.ships(reader) else map(checked_row, rows)
     except ReaderError as error:
         if error.where:
             raise
         raise ReaderError(error.reason, where=str(path), line=error.line, hint=error.hint) from None
     except EmbeddbError:
         raise
-    except Exception as error:
+    except plugins.FAULTS as error:
         raise ReaderError(
             f"the reader {reader.name} failed: {reason_of(error)}",
             where=str(path),
@@ -439,15 +430,22 @@ def files_below(folder: Path, ending: str) -> list[Path]:
 
 
 def guess(path: Path) -> list[str]:
-    """Names of the readers that recognise the file, the most specific first."""
+    """Names of the readers that recognise the file, the most specific first. One that fails to
+    examine it is an error where no other recognises it, and else a `PluginWarning`."""
     head = b"" if path.is_dir() else head_of(path)
-    names = []
+    names, faults = [], list[ReaderError]()
     for name in plugins.available("reader"):
-        reader: Reader = plugins.load("reader", name)()
-        with refusing(ReaderError, where=str(path), hint=f"the reader {name} failed to examine it"):
-            fits = reader.sniff(path, head)
-        if fits:
-            names.append((reader.generic, name))
+        try:
+            reader: Reader = plugins.created("reader", name)
+            if reader.sniff(path, head):
+                names.append((reader.generic, name))
+        except plugins.FAULTS as error:
+            hint = f"the reader {name} failed to examine it"
+            faults.append(ReaderError(reason_of(error), where=str(path), hint=hint))
+    if faults and not names:
+        raise faults[0]
+    for fault in faults:
+        warnings.warn(f"{fault} ({fault.hint})", PluginWarning, stacklevel=2)
     return [name for _, name in sorted(names)]
 
 

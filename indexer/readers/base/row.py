@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from embeddb.core.config import Config, Op, Value
 from embeddb.core.errors import ReaderError, UsageError
-from embeddb.core.records import Measurement
+from embeddb.core.records import STATUSES, Measurement, Run
 from embeddb.core.sizes import Sizes
 from embeddb.core.workload import Workload
 from embeddb.platforms.log_table import LogTable
@@ -72,6 +73,47 @@ class Reject(msgspec.Struct, frozen=True, gc=False):
     reason: str
     text: str = ""
     where: str = ""
+
+
+#: Types of the fields of a row, and of those of its matrix.
+_OF_ROW: dict[str, type] = {
+    **{"matrix": MatrixRef, "op": Op, "config": Mapping, "measurement": Measurement, "line": int},
+    **dict.fromkeys(("instance", "campaign", "platform", "where"), str),
+    "facts": Mapping,
+}
+_OF_MATRIX: dict[str, type] = {
+    **dict.fromkeys(("name", "group"), str),
+    **dict.fromkeys(("m", "n", "nnz"), int),
+    **dict.fromkeys(("features", "about"), Mapping),
+}
+
+
+def checked_row(row: object) -> RunRow | Reject:
+    """A row of a plug-in, with a copy of its configuration, which the plug-in may write to again.
+    Raises: TypeError, ValueError for what cannot be stored."""
+    if isinstance(row, Reject):
+        return row
+    if not isinstance(row, RunRow):
+        raise TypeError(f"it returned a {type(row).__name__}, neither a RunRow nor a Reject")
+    _check_types(row, row.line, _OF_ROW)
+    _check_types(row.matrix, row.line, _OF_MATRIX)
+    measured = row.measurement
+    if measured.status not in STATUSES:
+        raise ValueError(f"line {row.line}: no status {measured.status!r:.40}")
+    try:
+        Run("", row.op, "", Config({}), measured).id  # noqa: B018  # its check
+    except UsageError as error:
+        raise TypeError(f"line {row.line}: {error}") from None
+    if measured.ok and not measured.times_s:
+        raise ValueError(f"line {row.line}: its status is ok, and it has no time")
+    return row if isinstance(row.config, Config) else replace(row, config=dict(row.config))
+
+
+def _check_types(thing: object, line: int, types: Mapping[str, type]) -> None:
+    for name, kind in types.items():
+        value = getattr(thing, name)
+        if not isinstance(value, kind):
+            raise TypeError(f"line {line}: its {name} is {value!r:.40}, no {kind.__name__}")
 
 
 @dataclass(frozen=True, slots=True)

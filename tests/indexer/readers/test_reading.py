@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 from builders import tiny
 
 from embeddb.core import plugins
 from embeddb.core.config import Op
-from embeddb.core.errors import PluginError, ReaderError, UsageError
+from embeddb.core.errors import PluginError, PluginWarning, ReaderError, UsageError
 from embeddb.core.records import Measurement
 from embeddb.store import memory_store
 from indexer.ingest import ingest
@@ -153,7 +155,7 @@ def test_a_folder_of_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 class Broken:
     name, platform, generic = "broken", "", True
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error
 
     def sniff(self, path: Path, head: bytes) -> bool:
@@ -168,17 +170,24 @@ class Broken:
     ("raised", "said"),
     [
         (IndexError("out of range"), "a.log: the reader broken failed: out of range"),
+        (SystemExit(3), "a.log: the reader broken failed: 3 (SystemExit)"),
         (RecursionError(), "a.log: the reader broken failed: nested too deeply"),
         (ReaderError("no header", line=3, hint="add one"), "a.log:3: no header"),
         (ReaderError("no header", where="b.log"), "b.log: no header"),
     ],
 )
-def test_whatever_a_reader_raises_names_the_log(raised: Exception, said: str) -> None:
+def test_whatever_a_reader_raises_names_the_log(raised: BaseException, said: str) -> None:
     rows = read_rows(Broken(raised), Path("a.log"), ReadOptions())
     assert isinstance(next(rows), Reject)
     with pytest.raises(ReaderError) as caught:
         next(rows)
     assert str(caught.value).startswith(said)
+
+
+def row_with(**wrong: Any) -> RunRow:
+    """A row of a matrix `a` in line 2, with wrong fields."""
+    run = RunRow(MatrixRef("a"), Op("spmm", 8), {"x": 1}, Measurement("ok", (1.0,)), 2)
+    return msgspec.structs.replace(run, **wrong)
 
 
 @pytest.mark.parametrize(
@@ -189,6 +198,15 @@ def test_whatever_a_reader_raises_names_the_log(raised: Exception, said: str) ->
             RunRow(MatrixRef("a"), Op("spmm", 8), {}, Measurement("fine", (1.0,)), 2),
             "line 2: no status 'fine'",
         ),
+        (row_with(campaign=5), "line 2: its campaign is 5, no str"),
+        (row_with(op="spmm:8"), "line 2: its op is 'spmm:8', no Op"),
+        (row_with(config=None), "line 2: its config is None, no Mapping"),
+        (row_with(matrix=MatrixRef("a", m=4.0)), r"line 2: its m is 4\.0, no int"),
+        (row_with(measurement=Measurement("ok")), "line 2: its status is ok, and it has no time"),
+        (
+            row_with(measurement=Measurement(times_s=(np.float64(1.0),))),
+            "line 2: a run of spmm:8 cannot be stored: Encoding objects of type numpy.float64",
+        ),
     ],
 )
 def test_what_can_be_no_run_is_a_fault_of_the_reader(row: Any, said: str) -> None:
@@ -198,6 +216,18 @@ def test_what_can_be_no_run_is_a_fault_of_the_reader(row: Any, said: str) -> Non
 
     with pytest.raises(ReaderError, match=f"a.log: the reader broken failed: {said}"):
         list(read_rows(Odd(KeyError()), Path("a.log"), ReadOptions()))
+
+
+def test_a_configuration_that_a_reader_writes_again_is_copied() -> None:
+    class Sharing(Broken):
+        def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
+            config: dict[str, int] = {}
+            for x in range(3):
+                config["x"] = x
+                yield row_with(config=config)
+
+    rows = list(read_rows(Sharing(KeyError()), Path("a.log"), ReadOptions()))
+    assert [row.config["x"] for row in rows if isinstance(row, RunRow)] == [0, 1, 2]
 
 
 def test_other_errors_of_ours_pass() -> None:
@@ -214,6 +244,31 @@ def test_a_reader_that_cannot_look_at_a_file_is_named(
     with pytest.raises(ReaderError, match=r"a\.log: 'x' \(KeyError\)") as caught:
         guess(tmp_path / "a.log")
     assert "broken" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import nothing_of_this_name", "No module named 'nothing_of_this_name'"),
+        ("PLUGIN = 5", r"reader half-done cannot be created: 'int' object is not callable"),
+        ("raise SystemExit('no licence')", "no licence"),
+        ("class PLUGIN: pass", "no attribute 'sniff'"),
+    ],
+)
+def test_others_read_where_a_reader_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    (tmp_path / "readers").mkdir()
+    (tmp_path / "readers" / "half_done.py").write_text(text)
+    monkeypatch.setenv("EMBEDDB_PLUGINS", str(tmp_path))
+    log = tmp_path / "runs.csv"
+    log.write_text("matrix,x,time_us\na,1,5\n")
+    with pytest.warns(PluginWarning, match=f"runs.csv: .*{said}.*the reader half-done failed"):
+        assert guess(log) == ["csv"]
+    log.write_text("prose")
+    with pytest.raises(ReaderError, match=said) as caught:
+        guess(log)
+    assert caught.value.hint == "the reader half-done failed to examine it"
 
 
 def test_a_plug_in_that_fails_while_it_is_imported(

@@ -6,7 +6,6 @@ import math
 import shlex
 import signal
 import socket
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -353,7 +352,7 @@ def work_verb(folder: str, tasks: tuple[str, ...], as_json: bool, **options: Any
     if bool(tasks) == bool(options["submission"]) or bool(tasks) != (options["chunk"] < 0):
         raise UsageError("name tasks by --task, or a --submission and a --chunk of it")
     # SIGTERM before a kill: the current point is then not blamed for the end of the job.
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         effort = Effort(**{name: options[name] for name in ("platform", "repeats", "threads")})
         with Progress() as progress:
