@@ -28,7 +28,7 @@ from embeddb.nests.nest_text import nest_text
 from embeddb.tensors.check import computation
 from embeddb.tensors.tensor_graph import Operation, Shape, TensorGraph
 from embeddb.tensors.tensor_text import tensor_text
-from embeddb.testing.output import prints_nothing
+from embeddb.testing.common import has_own_name, leaves_all_alone
 
 
 def extreme_patterns() -> dict[str, Pattern]:
@@ -76,25 +76,31 @@ class FeaturizerContract:
     def test_name_version_and_coordinates_are_valid(self) -> None:
         featurizer = self.make()
         assert reads(featurizer, self.kind), f"its `kinds` lack {self.kind}"
-        assert isinstance(featurizer.name, str) and featurizer.name
+        has_own_name("featurizer", featurizer)
         assert isinstance(featurizer.version, str) and featurizer.version
         assert len(featurizer.names) == len(set(featurizer.names)) == featurizer.dim > 0
 
     def test_every_pattern_gives_finite_float32(self) -> None:
         featurizer = self.make()
         for what, pattern in self.patterns().items():
-            with prints_nothing():
+            with leaves_all_alone():
                 vector = featurizer.embed(pattern)
+            assert isinstance(vector, np.ndarray), f"{what}: a {type(vector).__name__}"
             assert vector.dtype == np.float32, what
             assert vector.shape == (featurizer.dim,), what
             bad = [n for n, v in zip(featurizer.names, vector, strict=True) if not np.isfinite(v)]
             assert not bad, f"{what}: {bad}"
 
     def test_only_the_structure_counts(self) -> None:
+        """Nor which workloads came before: a vector stays as it was returned."""
         featurizer = self.make()
-        for what, pattern in self.patterns().items():
-            other = replace(pattern, name="another", group="elsewhere")
-            assert np.array_equal(featurizer.embed(pattern), self.make().embed(other)), what
+        vectors = {what: featurizer.embed(pattern) for what, pattern in self.patterns().items()}
+        others = {
+            what: np.copy(self.make().embed(replace(pattern, name="another", group="elsewhere")))
+            for what, pattern in self.patterns().items()
+        }
+        for what, vector in vectors.items():
+            assert np.array_equal(vector, others[what]), what
 
     def test_the_pattern_is_left_alone(self) -> None:
         for what, pattern in self.patterns().items():
@@ -120,7 +126,8 @@ class FeaturizerContract:
     def test_missing_is_one_line(self) -> None:
         featurizer = self.make()
         if isinstance(featurizer, MayLack):
-            assert "\n" not in featurizer.missing()
+            missing = featurizer.missing()
+            assert isinstance(missing, str) and "\n" not in missing
 
     def test_features_by_name_round_trip(self) -> None:
         featurizer = self.make()

@@ -20,15 +20,16 @@ from __future__ import annotations
 
 import gzip
 import math
-from itertools import pairwise
 from pathlib import Path
 
-from embeddb.core.config import Config, Op
+from embeddb.core.config import Config
 from embeddb.core.errors import ReaderError
-from embeddb.core.records import SOURCES, STATUSES, Measurement
+from embeddb.core.records import SOURCES
 from embeddb.core.sizes import UNKNOWN
-from embeddb.testing.output import prints_nothing
+from embeddb.platforms.platform import load_platform
+from embeddb.testing.common import has_own_name, leaves_all_alone
 from indexer.readers.base import Reader, ReadOptions, Reject, RunRow
+from indexer.readers.base.row import checked_row
 
 
 class ReaderContract:
@@ -60,12 +61,10 @@ class ReaderContract:
             assert row.reason
             assert len(row.text) <= 200
             return
-        assert isinstance(row.op, Op)
-        assert isinstance(row.measurement, Measurement)
-        assert row.measurement.status in STATUSES
+        checked_row(row)
         assert row.measurement.source in SOURCES
-        assert all(0 < time < math.inf for time in row.measurement.times_s)
-        assert not row.measurement.ok or row.measurement.times_s
+        bad = [time for time in row.measurement.times_s if not 0 < time < math.inf]
+        assert not bad, f"line {row.line}: a time of {bad[0]} s"
         assert row.matrix.name
         assert min(row.matrix.m, row.matrix.n, row.matrix.nnz) >= -1
         assert row.op.workload.sparse or row.matrix.sizes == UNKNOWN, "sizes of a matrix"
@@ -75,22 +74,36 @@ class ReaderContract:
 
     def test_reads_its_example(self, tmp_path: Path) -> None:
         path, options, count = self.example(tmp_path)
-        with prints_nothing():
+        with leaves_all_alone():
             rows = self.read(path, options)
         assert len(rows) == count
-        assert not [row for row in rows if isinstance(row, Reject)]
-        assert all(a.line <= b.line for a, b in pairwise(rows))
+        runs = [row for row in rows if isinstance(row, RunRow)]
+        assert runs == rows, "no row is a reject"
+        numbers = [row.line for row in runs]
+        assert numbers == sorted(numbers), "rows are in file order"
+        other = [row.op for row in runs if options.op not in (None, row.op)]
+        assert not other, f"rows of {other[0]}, where the options say {options.op}"
+
+    def test_the_protocol_is_complete(self) -> None:
+        reader = self.make()
+        has_own_name("reader", reader)
+        assert isinstance(reader.generic, bool)
+        assert not reader.platform or load_platform(reader.platform)
 
     def test_reading_twice_gives_the_same(self, tmp_path: Path) -> None:
-        path, options, _ = self.example(tmp_path)
+        """And rows stay as they were returned."""
+        path, options, count = self.example(tmp_path)
         reader = self.make()
         first = list(reader.rows(path, options=options))
-        assert first == list(reader.rows(path, options=options))
+        assert len(first) == count, "an earlier reader left a trace"
+        again = [repr(row) for row in reader.rows(path, options=options)]
+        assert [repr(row) for row in first] == again
 
     def test_recognises_its_example_only(self, tmp_path: Path) -> None:
         path, _, _ = self.example(tmp_path)
         reader = self.make()
-        assert reader.sniff(path, path.read_bytes()[:4096])
+        with leaves_all_alone():
+            assert reader.sniff(path, path.read_bytes()[:4096])
         assert not reader.sniff(path, b"")
         assert not reader.sniff(path, b"\x89PNG\r\n\x1a\n\0\0")
         assert not reader.sniff(path, b"A line of prose\nand another one\n")

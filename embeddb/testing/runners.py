@@ -24,7 +24,7 @@ from embeddb.core.records import STATUSES, Run
 from embeddb.core.workload import Workload
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
-from embeddb.testing.output import prints_nothing
+from embeddb.testing.common import leaves_all_alone
 from indexer.runners.base import MeasuresFacts, ReportsState, Runner, RunOptions
 
 
@@ -76,7 +76,7 @@ class RunnerContract:
         self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Workload
     ) -> None:
         requested = [*configs, *reversed(configs)]
-        with prints_nothing():
+        with leaves_all_alone():
             answered = list(runner.run(pattern, self.op, requested, options=options))
         assert [config for config, _ in answered] == requested
         for config, measurement in answered:

@@ -27,7 +27,7 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import designed
 from embeddb.platforms.platform import default_of, load_platform, parse_platform, space_of
 from embeddb.ranking.query import Neighbour, Query
-from embeddb.testing.output import prints_nothing
+from embeddb.testing.common import leaves_all_alone
 from tuners.base import Tuner
 
 #: A new tuner for a query and a generator.
@@ -51,7 +51,7 @@ def _proposals(make: Make, query: Query) -> None:
     seen: list[Config] = []
     first = None
     for count in (1, 3, 2, 1000):
-        with prints_nothing():
+        with leaves_all_alone():
             proposed = tuner.ask(count)
         assert len(proposed) <= count, f"requested {count}, got {len(proposed)}"
         for candidate in proposed:

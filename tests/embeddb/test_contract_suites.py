@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import random
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +62,18 @@ class Moving:
             yield config, Measurement(times_s=(1.0,))
 
 
+class Leaning(Dropping):
+    """A reader that yields one dictionary again and again, or once it has read nothing."""
+
+    read = False
+
+    def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow]:
+        config: dict[str, Any] = {}
+        for row in () if self.read else super().rows(path, options=options):
+            config.update(row.config)
+            yield RunRow(row.matrix, row.op, config, row.measurement, row.line)
+
+
 def test_vectors_of_information_are_those_of_the_matrix() -> None:
     suite = FeaturizerContract()
     suite.make = Apart  # type: ignore[method-assign]
@@ -81,18 +96,78 @@ def test_a_reader_that_drops_rows_or_takes_any_text(tmp_path: Path) -> None:
         Suite().test_a_row_cut_short_is_no_row_less(tmp_path)
     with pytest.raises(AssertionError):
         Suite().test_recognises_its_example_only(tmp_path)
+    suite, leaning = Suite(), Leaning()
+    suite.make = lambda: leaning  # type: ignore[method-assign]
+    with pytest.raises(AssertionError, match="'a': 'x'"):
+        suite.test_reading_twice_gives_the_same(tmp_path)
+    leaning.read = True
+    with pytest.raises(AssertionError, match="an earlier reader left a trace"):
+        suite.test_reading_twice_gives_the_same(tmp_path)
 
 
-def test_a_plug_in_that_prints() -> None:
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (lambda: sys.stdout.write("embedding"), "prints on standard output: 'embedding"),
+        (lambda: os.write(1, b"embedding"), "prints on standard output: 'embedding"),
+        (lambda: np.random.seed(0), "changes the state of numpy.random"),  # noqa: NPY002
+        (lambda: random.seed(0), "changes the state of random"),
+        (lambda: np.seterr(all="ignore"), "changes numpy's handling of errors"),
+        (lambda: os.chdir("/"), "changes the current folder"),
+    ],
+)
+def test_a_plug_in_that_changes_what_all_share(
+    act: Callable[[], object], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     class Loud(Stats):
         def embed(self, pattern: Any) -> Any:
-            sys.stdout.write("embedding")
+            act()
             return super().embed(pattern)
 
     suite = FeaturizerContract()
     suite.make = Loud  # type: ignore[method-assign]
-    with pytest.raises(AssertionError, match="prints on standard output: 'embedding"):
+    monkeypatch.chdir(tmp_path)
+    with np.errstate(), pytest.raises(AssertionError, match=said):
         suite.test_every_pattern_gives_finite_float32()
+
+
+def test_a_vector_that_changes_with_the_next() -> None:
+    class Shared(Stats):
+        room = np.zeros(len(Stats.names), dtype=np.float32)
+
+        def embed(self, pattern: Any) -> Any:
+            self.room[:] = super().embed(pattern)
+            return self.room
+
+    suite = FeaturizerContract()
+    suite.make = Shared  # type: ignore[method-assign]
+    with pytest.raises(AssertionError, match="no rows"):
+        suite.test_only_the_structure_counts()
+
+
+def test_a_name_of_one_that_ships() -> None:
+    class Apart(Stats):
+        version = "mine"
+
+    suite = FeaturizerContract()
+    suite.make = Apart  # type: ignore[method-assign]
+    with pytest.raises(AssertionError, match="stats is a featurizer that ships"):
+        suite.test_name_version_and_coordinates_are_valid()
+
+
+def test_an_assertion_shows_what_differs(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "from embeddb.testing.featurizers import FeaturizerContract\n"
+        "from embeddb.featurizers.sizes import LogSizes\n"
+        "class Wide(LogSizes):\n"
+        "    name = 'wide'\n"
+        "    def embed(self, pattern): return super().embed(pattern).astype(float)\n"
+        "class TestIt(FeaturizerContract):\n"
+        "    def make(self): return Wide()\n"
+    )
+    args = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]
+    said = subprocess.run(args, cwd=tmp_path, capture_output=True, text=True, timeout=120).stdout
+    assert "assert dtype('float64') == <class 'numpy.float32'>" in said
 
 
 def test_a_runner_whose_times_cannot_be_stored() -> None:
