@@ -101,9 +101,10 @@ def reads_rows(card: Mapping[str, Any]) -> bool:
 #
 # "A Learned Performance Model for Tensor Processing Units", Section 3.2 and Table 5: of its 24
 # models the one with GraphSAGE and the column-wise reduction (`reproductions.tpu_paper` trains the
-# others). No layer has a bias. Own choices, since the paper does not state them: every layer but
-# the last ends in ReLU; a graph layer has separate weights for messages from operands and from
-# users, and its last layer joins both with the node itself.
+# others). No layer has a bias; messages from operands and from users have weights of their own
+# (Section 6.1). Own choices, since the paper does not state them: every layer but the last ends in
+# ReLU; one layer joins a node with the means of both; training hides a twentieth of the opcodes,
+# so that an unseen one has an embedding.
 
 TASKS = ("tile", "fused")
 #: Size of an opcode's embedding, number of graph layers, and of layers after them (Table 5).
