@@ -131,6 +131,7 @@ class Fitted:
 
 
 def checked(raw: NDArray[np.float32], width: int) -> NDArray[np.float32]:
+    """The rows float32[c,width]. Raises: UsageError for another number of columns."""
     if raw.ndim != 2 or raw.shape[1] != width:
         raise UsageError(
             f"the latent encoder reads {width} numbers per configuration, not {raw.shape[1:]}",
@@ -140,6 +141,7 @@ def checked(raw: NDArray[np.float32], width: int) -> NDArray[np.float32]:
 
 
 def forward(layers: Layers, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """float32[c,e] from rows float32[c,h], with ReLU between layers."""
     for i, (weight, bias) in enumerate(layers):
         rows = (np.maximum(rows, 0) if i else rows) @ weight + bias
     return rows

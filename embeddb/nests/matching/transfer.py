@@ -121,6 +121,8 @@ def at_once(source: Nest, target: Nest, vectors: NodeVectors) -> Matcher:
 
 
 def match_loops(here: Seen, wanted: list[int], there: Seen, offered: list[int]) -> Matching:
+    """Match the loops of the entries at positions `wanted` with those at `offered`, each at most
+    once, by the smallest sum of distances."""
     cost = _distances(here, wanted, there, offered)
     return {
         here[0][wanted[row]].loop: (there[0][offered[column]].loop, float(cost[row, column]))
