@@ -330,7 +330,7 @@ def test_a_killed_command_goes_on(tmp_path: Path) -> None:
             time.sleep(0.002)
         process.send_signal(kind)
         _, said = process.communicate()
-    assert process.returncode == 130 and "go on with:" in said
+    assert process.returncode == 130 and "continue with:" in said
     assert run_verb([*words, "--resume"]) == 0
     found, _ = model_file.load(tmp_path / "net.safetensors", kind="featurizer")
     assert all(torch.equal(wanted[name], found[name]) for name in wanted)
