@@ -114,7 +114,12 @@ def _default(rows: Sequence[RunRow], params: Sequence[Drafted]) -> tuple[Config,
         ran = {name for (_, name), times in fastest.items() if best in times}
         many = plural(len(ran), "matrix", "matrices")
         on = f" and {plural(everywhere, 'device')}" if everywhere > 1 else ""
-        return best, f"least geometric mean time of the configurations that ran on {many}{on}"
+        ratio = math.exp(_mean_log(best, where))
+        behind = f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2f}"
+        return best, (
+            f"least geometric mean time of the configurations that ran on {many}{on}, "
+            f"{behind} times the fastest of each"
+        )
     frequent = Counter(item for config in spread for item in config.items())
     best = max(spread, key=lambda c: (sum(frequent[item] for item in c.items()), c.json))
     return best, "the most frequent values, since no configuration ran on two matrices"

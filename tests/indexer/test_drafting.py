@@ -355,4 +355,4 @@ def test_the_default_ran_on_most_devices_and_is_judged_within_each(tmp_path: Pat
     log.write_text("\n".join(("device,matrix,format,time_us", *rows, "")))
     draft = draft_platform(log, ReadOptions(op=OP))
     assert 'format = "csr"' in draft.text
-    assert "ran on 3 matrices and 3 devices" in draft.text
+    assert "ran on 3 matrices and 3 devices, 1.92 times the fastest of each" in draft.text
