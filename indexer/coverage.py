@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: A difference in the share of the optimum between all groups and half of them from which more
 #: groups are advised.
 _LEARNS = 0.01
+#: The least lead of the best fixed choice that is said.
+_WORSE = 0.01
 #: So many workloads are hardly all unrelated.
 _MANY = 20
 
@@ -215,9 +217,13 @@ def _quality(state: dict[str, Any]) -> list[str]:
         return [f"{few}: the default answers where no model ranks"]
     if state["shrink"] is None:
         return ["neighbours do not beat the best fixed choice: that answers where no model ranks"]
-    if state["of_optimum_held_out"] < GOOD:
-        return [_far_from_optimum(state)]
-    return []
+    lines, reached = list[str](), state["of_optimum_held_out"]
+    if (fixed := state["static_best_held_out"] or 0.0) - reached >= _WORSE:
+        lines.append(
+            f"held-out answers by neighbours reach {share(reached)} of the optimum, by the best "
+            f"fixed choice {share(fixed)}: `query --tuner static-best` answers by that"
+        )
+    return [*lines, _far_from_optimum(state)] if reached < GOOD else lines
 
 
 def _far_from_optimum(state: dict[str, Any]) -> str:

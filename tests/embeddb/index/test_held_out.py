@@ -15,7 +15,7 @@ from embeddb.core.records import Measurement, WorkloadInfo
 from embeddb.database import Database
 from embeddb.index.held_out import FirstChoices, Judged, Near, failed, first_choices
 from embeddb.index.run_matrix import FAILED_GAIN
-from indexer.coverage import scope_states
+from indexer.coverage import _quality, scope_states
 from indexer.embed import embed
 from tuners.evaluation.evaluate import evaluate
 
@@ -170,6 +170,15 @@ def test_more_matrices_are_advised_only_where_half_of_them_do_worse() -> None:
     assert any("would help" in line for line in state["missing"]) == (
         rising and state["shrink"] is not None
     )
+
+
+def test_a_fixed_choice_that_is_better_than_neighbours_is_named() -> None:
+    """As where one family of matrices misleads all others."""
+    (state,) = scope_states(fill(Database.in_memory(), tiny(), patterns(12)).index)
+    for fixed, said in ((0.97, True), (0.825, False)):
+        shares = {"of_optimum_held_out": 0.82, "static_best_held_out": fixed, "shrink": 1.0}
+        lines = _quality({**state, **shares, "of_optimum_of_half": None})
+        assert any("best fixed choice 97 %: `query --tuner" in line for line in lines) == said
 
 
 def test_with_a_single_configuration_there_is_nothing_to_choose() -> None:
