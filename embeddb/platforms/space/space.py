@@ -260,11 +260,11 @@ class ConfigSpace:
             yield from filter(None, (self.broken(r, values, env) for r in self.judging))
 
     def _wrong_values(self, values: Mapping[str, Any], env: Mapping[str, Any]) -> Iterator[str]:
-        """The reasons against single parameters."""
+        """The reasons against single parameters: what is there first, then what is missing."""
         if not self.barred.isdisjoint(values):
             name = next(n for n in values if n in self.barred)
             yield f"parameter {name!r} may only be given when {self.rules.whens[name].text}"
-        seen = 0
+        seen, missing = 0, list[str]()
         for name, allowed, when in self.checks:
             seen += name in values
             if when is not None and when.holds(env) is not True:
@@ -276,7 +276,7 @@ class ConfigSpace:
             if name not in values:
                 when = self.rules.whens.get(name)
                 condition = f" (it is needed when {when.text})" if when else ""
-                yield f"parameter {name!r} is missing{condition}"
+                missing.append(f"parameter {name!r} is missing{condition}")
                 continue
             refusal = self.refusal(name, allowed, values[name])
             if refusal:
@@ -285,6 +285,7 @@ class ConfigSpace:
             unknown = ", ".join(map(repr, sorted(values.keys() - self.rules.by_name.keys())))
             names = join(p.name for p in self.params)
             yield f"unknown parameter {unknown}; parameters: {names}"
+        yield from missing
 
     def refusal(self, name: str, allowed: frozenset[Value] | None, value: Any) -> str:
         """The reason against a value of a parameter with these values in `checks`; "" for one of

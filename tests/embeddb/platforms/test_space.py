@@ -192,6 +192,11 @@ GOOD = {"order": "kij", "tile": 16, "fast": 0, "loops": ("i", "j", "k")}
         ({"order": "ijk"}, "parameter 'tile' may only be given when order == 'kij'"),
         ({"tile": None}, "parameter 'tile' is missing (it is needed when order == 'kij')"),
         ({"fast": None}, "parameter 'fast' is missing"),
+        ({"order": None, "fast": 2}, "parameter 'fast': 2 is not one of 0, 1"),
+        (
+            {"fast": None, "speed": 3},
+            "unknown parameter 'speed'; parameters: order, tile, fast, loops",
+        ),
         ({"speed": 3}, "unknown parameter 'speed'; parameters: order, tile, fast, loops"),
         ({"loops": ("i", "j")}, "parameter 'loops': [i j] is not an order of i, j, k"),
         ({"loops": ("i", "j", "j")}, "parameter 'loops': [i j j] is not an order of i, j, k"),
