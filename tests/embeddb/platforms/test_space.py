@@ -192,7 +192,7 @@ GOOD = {"order": "kij", "tile": 16, "fast": 0, "loops": ("i", "j", "k")}
         ({"order": "ijk"}, "parameter 'tile' may only be given when order == 'kij'"),
         ({"tile": None}, "parameter 'tile' is missing (it is needed when order == 'kij')"),
         ({"fast": None}, "parameter 'fast' is missing"),
-        ({"order": None, "fast": 2}, "parameter 'fast': 2 is not one of 0, 1"),
+        ({"tile": None, "fast": 2}, "parameter 'fast': 2 is not one of 0, 1"),
         (
             {"fast": None, "speed": 3},
             "unknown parameter 'speed'; parameters: order, tile, fast, loops",
