@@ -58,7 +58,9 @@ def confidence_of(ranker: Ranker, link: str, first: Config | None = None) -> tup
         return "medium", [*doubts, *_failed_runs({"the answer": own}, "there")]
     doubts += _doubts_of_judgement(ranker)
     if not query.vote.knows_default:
-        doubts.append("the default was never run here: what a configuration gains is not known")
+        chance = float(chances(query, [query.default])[0])
+        also = f" and fails with a chance of {100 * chance:.0f} %" if chance >= _FAILS else ""
+        doubts.append(f"the default has no ok run here{also}: what others gain is not known")
     if not query.vote.neighbours:
         doubts.append("no measured pattern is comparable; the cost model alone ranks")
         return "medium", doubts

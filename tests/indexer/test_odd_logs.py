@@ -235,6 +235,25 @@ def test_m_and_n_are_the_sizes_where_k_has_the_dense_columns(tmp_path: Path) -> 
     assert done.exit_code == 0 and "not used" not in done.output
 
 
+def test_a_default_that_failed_everywhere_is_not_one_that_never_ran(tmp_path: Path) -> None:
+    """As where an algorithm does not support a width."""
+    cells = {v: ("", "crash") if v == "a" else ("2.5", "ok") for v in "abcd"}
+    rows = "".join(
+        f"m{at},{60 + at},60,{300 + at},{v},{time},{status}\n"
+        for at in range(8)
+        for v, (time, status) in cells.items()
+    )
+    path = log(tmp_path, f"matrix,m,n,nnz,variant,time_us,status\n{rows}")
+    assert index(path, "--map", "status=status").exit_code == 0
+    new = tmp_path / "new.mtx"
+    new.write_text("%%MatrixMarket matrix coordinate pattern general\n60 60 2\n1 1\n2 3\n")
+    words = [str(tmp_path / "d.db"), str(new), "--platform", "tiny", "--op", str(OP)]
+    said = CliRunner().invoke(cli, ["query", *words]).output
+    assert "the default has no ok run here and fails with a chance of" in said
+    report = CliRunner().invoke(cli, ["report", words[0]]).output
+    assert "the default has no ok run there" in report and "never ran" not in report
+
+
 # -- forms -----------------------------------------------------------------------------------------
 
 

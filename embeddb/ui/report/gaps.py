@@ -228,7 +228,7 @@ class _Finder:
             yield Gap(
                 kind="default",
                 what=f"{missing}: {s.op} on {s.platform}",
-                why="the default never ran there, so gains are unknown",
+                why="the default has no ok run there, so gains are unknown",
                 command=command if s.runnable else "",
             )
 
