@@ -15,7 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.index.run_matrix import FAILED_GAIN, WINNER_GAIN
-from embeddb.index.vote import PSEUDO_RUNS, doubt, effects, is_default, votes, weigh
+from embeddb.index.vote import (
+    PSEUDO_RUNS,
+    doubt,
+    effects,
+    is_default,
+    mean_gain,
+    votes,
+    weigh,
+)
 
 Floats = NDArray[np.float64]
 
@@ -219,12 +227,10 @@ def _others_prior(centred: Floats, group: NDArray[np.int64]) -> Floats:
 
 
 def _others_mean(gains: Floats, group: NDArray[np.int64]) -> Floats:
-    """The mean gain [r,c] over rows of other groups, by which the static best is chosen; missing
-    and failed runs count as the default."""
-    ran = np.isfinite(gains) & ~failed(gains)
-    rows = _others_sum(np.ones((len(gains), 1)), group)
-    mean: Floats = _others_sum(np.where(ran, gains, 0.0), group) / np.maximum(rows, 1.0)
-    return mean
+    """The mean gain [r,c] over rows of other groups, by which the static best is chosen; failed
+    runs count as the default."""
+    tried = np.where(failed(gains), 0.0, gains)
+    return mean_gain(tried, lambda values: _others_sum(values, group))
 
 
 def _knows_default(gains: Floats) -> bool:

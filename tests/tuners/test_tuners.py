@@ -153,13 +153,13 @@ _TIMES = st.lists(
 @given(_TIMES)
 def test_static_best_is_the_highest_mean_gain(times: list[list[float]]) -> None:
     table = np.array(times)
+    table = np.where(np.isnan(table), 2.0, table)  # tests/embeddb/index/test_vote.py: without these
     table[:, 0] = np.where(np.isfinite(table[:, 0]), table[:, 0], 2.0)  # the default always ran
     query = _query(_evidence(table))
     means = {}
     for c, config in enumerate(CONFIGS):
-        if not np.isnan(table[:, c]).all():
-            spent = np.where(np.isfinite(table[:, c]), table[:, c], table[:, 0])
-            means[config] = float(np.mean(np.log(table[:, 0] / spent)))
+        spent = np.where(np.isfinite(table[:, c]), table[:, c], table[:, 0])
+        means[config] = float(np.mean(np.log(table[:, 0] / spent)))
     asked = StaticBestTuner(query, rng=rng()).ask(10)
     assert {Config(c.config) for c in asked} == set(means)
     got = [means[Config(c.config)] for c in asked]
