@@ -4,21 +4,20 @@ platform, results that are known already."""
 from __future__ import annotations
 
 import errno
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, nullcontext
 from typing import Any
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, PluginError
-from embeddb.core.plugins import raised, ships
-from embeddb.core.records import STATUSES, Measurement, Run
+from embeddb.core.plugins import FAULTS, raised, ships
+from embeddb.core.records import Measurement, Run, storable
 from embeddb.core.workload import Workload
 
 #: Errors of a full disk, which end a command, not a campaign's task alone.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 #: Failures that may depend on the machine, also where a simulator runs.
 _BY_CHANCE = ("crash", "timeout")
-_ALLOWED = f"one of {', '.join(STATUSES)} is due"
 _HINT = (
     "its contract is a test class, embeddb.testing.runners.RunnerContract: docs/howto/new-runner.md"
 )
@@ -37,6 +36,7 @@ def checked_run(
         name = getattr(runner, "name", type(runner).__name__)
         return PluginError(f"runner {name}, on {workload.name or workload.id}: {what}", hint=_HINT)
 
+    own = ships(runner)
     try:
         results = iter(runner.run(workload, op, configs, options=options))
         with closing(results) if hasattr(results, "close") else nullcontext():
@@ -44,23 +44,31 @@ def checked_run(
                 result = next(results, None)
                 if result is None:
                     raise fault(f"it returned {count} results for {len(configs)} configurations")
-                ran, measurement = result
-                if ran != config:
-                    raise fault(f"it returned a result of {ran} where one of {config} was due")
-                if not isinstance(measurement, Measurement):
-                    what = type(measurement).__name__
-                    raise fault(f"it returned a {what} for {config}, not a Measurement")
-                if measurement.status not in STATUSES:
-                    raise fault(f"the status of {config} is {measurement.status!r:.40}: {_ALLOWED}")
-                yield config, measurement
+                if not isinstance(result, tuple) or len(result) != 2:
+                    what = type(result).__name__
+                    raise fault(f"it returned a {what}, not a configuration and its measurement")
+                if result[0] != config:
+                    raise fault(
+                        f"it returned a result of {result[0]} where one of {config} was due"
+                    )
+                yield config, result[1] if own else _storable(result[1], config, fault)
             if next(results, None) is not None:
                 raise fault(f"it returned more than {len(configs)} results")
     except (EmbeddbError, MemoryError):
         raise
-    except Exception as e:
-        if ships(runner) or (isinstance(e, OSError) and e.errno in _FULL):
+    except FAULTS as e:
+        if own or (isinstance(e, OSError) and e.errno in _FULL):
             raise
         raise fault(f"run raised {raised(e)}") from e
+
+
+def _storable(
+    measurement: object, config: Config, fault: Callable[[str], PluginError]
+) -> Measurement:
+    try:
+        return storable(measurement)
+    except Exception as e:
+        raise fault(f"the result of {config} cannot be stored: {e}") from e
 
 
 def exact_runs(runs: Iterable[Run]) -> dict[Config, Run]:

@@ -24,7 +24,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from embeddb.core.arguments import require
-from embeddb.core.errors import EmbeddbError, MissingDependency, PluginError, UsageError
+from embeddb.core.errors import (
+    EmbeddbError,
+    MissingDependency,
+    PluginError,
+    RunnerUnavailable,
+    UsageError,
+)
 from embeddb.core.files.safe_read import reason_of
 
 if TYPE_CHECKING:
@@ -93,6 +99,23 @@ def created(kind: str, name: str, *args: Any) -> Any:
         if shipped(kind, name):
             raise
         raise PluginError(f"{kind} {name} cannot be created: {reason_of(e)}") from e
+
+
+def result_of(plug: object, method: str, returns: Any, **options: Any) -> Any:
+    """The result of a method of a runner. Raises: as the method; RunnerUnavailable if that of a
+    plug-in raises anything unexpected, or if the result is not of the type `returns`."""
+    what = f"runner {getattr(plug, 'name', '') or type(plug).__name__}: {method}"
+    try:
+        result = getattr(plug, method)(**options)
+    except (EmbeddbError, MemoryError):
+        raise
+    except FAULTS as e:
+        if ships(plug):
+            raise
+        raise RunnerUnavailable(f"{what} raised {raised(e)}") from e
+    if not isinstance(result, returns):
+        raise RunnerUnavailable(f"{what} returned {result!r:.80}")
+    return result
 
 
 def raised(error: BaseException) -> str:

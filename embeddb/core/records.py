@@ -126,6 +126,32 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 _decode = msgspec.msgpack.Decoder(Measurement).decode
 
 
+def fault_of(m: Measurement) -> str:
+    """Return why a measurement is impossible, in a few words; empty if it is possible."""
+    if m.status not in STATUSES:
+        return f"its status is {m.status!r:.40}, none of {', '.join(STATUSES)}"
+    if m.source not in SOURCES:
+        return f"its source is {m.source!r:.40}, none of {', '.join(SOURCES)}"
+    impossible = [time for time in m.times_s if not 0 < time < math.inf]
+    if impossible:
+        return f"it has a time of {impossible[0]} s"
+    for name in ("conversion_s", "compile_s"):
+        if not 0 <= (getattr(m, name) or 0.0) < math.inf:
+            return f"its {name} is {getattr(m, name)}"
+    return "its status is ok, and it has no time" if m.ok and not m.times_s else ""
+
+
+def storable(m: object) -> Measurement:
+    """A measurement of a plug-in, as the store returns it. Raises: ValueError, TypeError for one
+    that is impossible or cannot be stored."""
+    if not isinstance(m, Measurement):
+        raise TypeError(f"it is a {type(m).__name__}, not a Measurement")
+    stored = _decode(_encode(m))
+    if fault := fault_of(stored):
+        raise ValueError(fault)
+    return stored
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One configuration run once on one workload. Append-only: a correction names the run that it

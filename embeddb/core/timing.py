@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from embeddb.core.config import Config, Op
+from embeddb.core.plugins import result_of
 from embeddb.core.records import WRONG, Run
 
 
@@ -124,7 +125,9 @@ _PREFIX, _DRIFT = "state_", "state_drift"
 
 def state_now(runner: Any, *, threads: int = 0) -> dict[str, float]:
     """State that a runner reports; empty where it reports none."""
-    state = runner.state(threads=threads) if hasattr(runner, "state") else {}
+    if not hasattr(runner, "state"):
+        return {}
+    state = result_of(runner, "state", Mapping, threads=threads)
     return {str(k): float(v) for k, v in state.items() if _positive(v)}
 
 

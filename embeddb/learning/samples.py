@@ -25,7 +25,7 @@ from embeddb.index.run_matrix import FAILED_GAIN, RunMatrix
 from embeddb.index.scopes import scope_of
 from embeddb.index.vote import votes
 from embeddb.learning.few_samples import LEAST_RUNS
-from embeddb.platforms.platform import Platform, runner_for
+from embeddb.platforms.platform import Platform, platform_here, runner_for
 from embeddb.store.merge_facts import extends
 from embeddb.store.versions import at_latest
 
@@ -467,7 +467,7 @@ def _instance(db: Lookup, platform: Platform, ops: Sequence[Op]) -> Platform:
     if platform.id in named:
         return platform
     with suppress(RunnerUnavailable):
-        here: Platform = runner_for(platform).platform()
+        here = platform_here(runner_for(platform), facts=False)
         if here.id in named:
             return here
     if len(named) > 1:

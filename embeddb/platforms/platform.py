@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from embeddb.core import plugins
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import PlatformError, RunnerUnavailable, UsageError
+from embeddb.core.errors import EmbeddbError, PlatformError, RunnerUnavailable, UsageError
 from embeddb.core.files.safe_read import read_bounded, refusing
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.core.wording import value_text
@@ -271,13 +271,9 @@ def default_of(platform: Platform, op: Op, subject: Sized) -> Config:
     return space.nearest(wished) or space.canonical(Config(wished))
 
 
-def builtin_platforms() -> list[str]:
-    """Names of the platforms that ship with embeddb, sorted."""
-    return list(_shipped())
-
-
 @cache
-def _shipped() -> tuple[str, ...]:
+def builtin_platforms() -> Sequence[str]:
+    """Names of the platforms that ship with embeddb, sorted."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
 
 
@@ -381,26 +377,30 @@ def refuse_without_runner(platform: Platform) -> None:
 
 
 def runner_for(platform: Platform) -> Any:
-    """The runner of a platform, ready to run here.
-
-    A runner of several platforms has a class method `for_platform`; others take no arguments.
-    Raises: RunnerUnavailable naming the missing part; UsageError if no plug-in has that name.
-    """
+    """The runner of a platform, ready to run here: of several platforms by its class method
+    `for_platform`. Raises: RunnerUnavailable naming the missing part, or the fault of a plug-in."""
     refuse_without_runner(platform)
-    plugin = plugins.load("runner", platform.runner)
-    runner = plugin.for_platform(platform) if hasattr(plugin, "for_platform") else plugin()
-    problem = runner.available()
+    name = platform.runner
+    try:
+        plugin = plugins.load("runner", name)
+        many = hasattr(plugin, "for_platform")
+        runner = plugin.for_platform(platform) if many else plugins.created("runner", name)
+        problem = plugins.result_of(runner, "available", str | None)
+    except EmbeddbError as e:
+        if plugins.shipped("runner", name):
+            raise
+        raise RunnerUnavailable(str(e), hint=e.hint) from e
     if problem:
         raise RunnerUnavailable(problem)
     return runner
 
 
-def platform_here(runner: Any, *, threads: int = 0) -> Platform:
-    """The instance of a runner's platform on this machine, with all facts that the runner can
+def platform_here(runner: Any, *, threads: int = 0, facts: bool = True) -> Platform:
+    """The instance of a runner's platform on this machine, with all `facts` that the runner can
     measure, which may take seconds. Raises: RunnerUnavailable if it cannot be measured here."""
-    if hasattr(runner, "facts"):
-        runner.facts(threads=threads)
-    here: Platform = runner.platform(threads=threads)
+    if facts and hasattr(runner, "facts"):
+        plugins.result_of(runner, "facts", Mapping, threads=threads)
+    here: Platform = plugins.result_of(runner, "platform", Platform, threads=threads)
     return here
 
 
@@ -410,11 +410,11 @@ def this_machine(platform: Platform, *, threads: int = 0) -> tuple[Any, Platform
     instance."""
     runner = runner_for(platform)
     here = platform_here(runner, threads=threads)
+    if here.name != platform.name:
+        raise RunnerUnavailable(f"runner {platform.runner} has {here.name}, not {platform.name}")
     if platform.instance and platform.id != here.id:
-        raise UsageError(
-            f"{platform.id} is not this machine, which is {here.id}",
-            hint=f"--platform {platform.name}",
-        )
+        what = f"{platform.id} is not this machine, which is {here.id}"
+        raise UsageError(what, hint=f"--platform {platform.name}")
     return runner, here
 
 

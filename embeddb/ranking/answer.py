@@ -19,7 +19,7 @@ from embeddb.core.workload import Workload
 from embeddb.featurizers.base import counted_parts
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.kernel import INEXACT, VARYING
-from embeddb.platforms.platform import Platform, runner_for
+from embeddb.platforms.platform import Platform, platform_here, runner_for
 from embeddb.ranking.alternatives import Deepen, insight, nearest_run
 from embeddb.ranking.answers import keep
 from embeddb.ranking.break_even import with_break_even
@@ -61,10 +61,9 @@ def local_platform(platform: Platform) -> Platform:
     if platform.instance or not platform.runner:
         return platform
     try:
-        here: Platform = runner_for(platform).platform()
+        return platform_here(runner_for(platform), facts=False)
     except RunnerUnavailable:
         return platform
-    return here
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ class TestMine(RunnerContract):
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -20,11 +21,11 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import STATUSES, Run
+from embeddb.core.records import STATUSES, storable
 from embeddb.core.workload import Workload
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
-from embeddb.testing.common import leaves_all_alone
+from embeddb.testing.common import has_own_name, leaves_all_alone
 from indexer.runners.base import MeasuresFacts, ReportsState, Runner, RunOptions
 
 
@@ -54,6 +55,7 @@ class RunnerContract:
         return _matrix() if self.op.workload.sparse else _nest()
 
     def test_availability_is_none_or_one_line(self, runner: Runner) -> None:
+        has_own_name("runner", runner)
         reason = runner.available()
         assert reason is None or (reason and "\n" not in reason)
 
@@ -75,16 +77,20 @@ class RunnerContract:
     def test_one_measurement_per_config_in_order(
         self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Workload
     ) -> None:
-        requested = [*configs, *reversed(configs)]
+        requested, began = [*configs, *reversed(configs)], time.time()
         with leaves_all_alone():
+            runner.platform()
             answered = list(runner.run(pattern, self.op, requested, options=options))
+        passed = time.time() - began
         assert [config for config, _ in answered] == requested
-        for config, measurement in answered:
-            assert Run(pattern.id, self.op, "contract", config, measurement).id, "can be stored"
+        for _, measurement in answered:
+            assert storable(measurement)
             assert measurement.status == "ok", measurement.error
-            assert measurement.times_s and all(0 < t < math.inf for t in measurement.times_s)
+            assert not measurement.when or -1 <= measurement.when - began <= passed + 1, "`when`"
             for cpu in (measurement.cpu_max_s, measurement.cpu_sum_s):
                 assert len(cpu) in (0, len(measurement.times_s))
+        spent = sum(sum(m.times_s) for _, m in answered if m.source == "hardware")
+        assert spent <= passed + 0.1, f"times of {spent:.3g} s in {passed:.3g}: are they seconds?"
 
     def test_measurements_stream(
         self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Workload

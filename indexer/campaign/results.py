@@ -4,7 +4,6 @@ of the platform that measured."""
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError
 from embeddb.core.files.safe_read import reason_of, refusing
 from embeddb.core.files.safe_write import OwnFolder, drop_torn_line, write_new
-from embeddb.core.records import SOURCES, STATUSES, Measurement
+from embeddb.core.records import Measurement, fault_of
 from embeddb.core.timing import APART, State, between, distance
 from embeddb.platforms.machines import same_build
 from embeddb.platforms.platform import Platform, parse_platform
@@ -242,11 +241,8 @@ def _point(line: bytes, allowed: Callable[[int], bool]) -> Line:
     entry = msgspec.json.decode(line, type=Line)
     if not allowed(entry.config):
         raise ValueError(f"configuration {entry.config} is not of this task")
-    m = entry.measurement
-    if m.status not in STATUSES or m.source not in SOURCES:
-        raise ValueError(f"unknown status {m.status!r} or source {m.source!r}")
-    if not all(0 < t < math.inf for t in m.times_s) or (m.ok and not m.times_s):
-        raise ValueError("times that no measurement has")
+    if fault := fault_of(entry.measurement):
+        raise ValueError(fault)
     return entry
 
 

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ import pytest
 from builders import tiny
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import UsageError
 from embeddb.core.records import Measurement
 from embeddb.featurizers.stats import Stats
 from embeddb.testing.featurizers import FeaturizerContract
@@ -177,13 +177,30 @@ def test_a_runner_whose_times_cannot_be_stored() -> None:
                 yield config, Measurement(times_s=(np.float32(1.0),))  # type: ignore[arg-type]
 
     pattern = FeaturizerContract().patterns()["dense"]
-    with pytest.raises(UsageError, match="cannot be stored"):
+    with pytest.raises(TypeError, match="numpy"):
         RunnerContract().test_one_measurement_per_config_in_order(
             Narrow(),  # type: ignore[arg-type]
             RunOptions(),
             [Config({"variant": "a"})],
             pattern,
         )
+
+
+def test_a_runner_that_mistakes_units() -> None:
+    class Slow(Moving):
+        when = 0.0
+
+        def run(self, _pattern: Any, _op: Op, configs: Any, **_: Any) -> Iterator[Any]:
+            for config in configs:
+                yield config, Measurement(times_s=(1e-6 if self.when else 9.0,), when=self.when)
+
+    pattern, runner = FeaturizerContract().patterns()["dense"], Slow()
+    args: Any = (runner, RunOptions(), [Config({"variant": "a"})], pattern)
+    with pytest.raises(AssertionError, match="are they seconds"):
+        RunnerContract().test_one_measurement_per_config_in_order(*args)
+    runner.when = time.time() * 1000
+    with pytest.raises(AssertionError, match="when"):
+        RunnerContract().test_one_measurement_per_config_in_order(*args)
 
 
 def test_a_runner_of_another_instance_each_time_or_of_any_operation() -> None:

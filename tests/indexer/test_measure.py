@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from builders import CONFIGS, DEFAULT, OP, by_law, patterns, tiny
 
@@ -85,12 +87,28 @@ def test_the_order_is_that_of_the_seed() -> None:
         (lambda all_of: all_of[:2], "it returned 2 results for 4 configurations", 2),
         (lambda all_of: [*all_of, all_of[0]], "it returned more than 4 results", 4),
         (lambda all_of: all_of[::-1], "it returned a result of .* where one of .* was due", 0),
-        (lambda all_of: [(c, 1.0) for c, _ in all_of], "it returned a float for .*, not a Me", 0),
+        (lambda all_of: [(c, 1.0) for c, _ in all_of], ".*: it is a float, not a Meas", 0),
         (
             lambda all_of: [(c, Measurement("great", (1.0,))) for c, _ in all_of],
-            "the status of .* is 'great': one of ok, invalid",
+            "the result of .* cannot be stored: its status is 'great', none of ok, invalid",
             0,
         ),
+        (
+            lambda all_of: [(c, Measurement(times_s=(np.float64(1.0),))) for c, _ in all_of],
+            "the result of .* cannot be stored: Encoding objects of type numpy.float64",
+            0,
+        ),
+        (
+            lambda all_of: [(c, Measurement(times_s=(0.0,))) for c, _ in all_of],
+            r"the result of .* cannot be stored: it has a time of 0\.0 s",
+            0,
+        ),
+        (
+            lambda all_of: [m for _, m in all_of],
+            "it returned a Measurement, not a configuration and its measurement",
+            0,
+        ),
+        (lambda _: sys.exit(3), r"run raised SystemExit: 3 \(test_measure.py, line \d+\)", 0),
         (lambda all_of: [None] * 4, "it returned 0 results for 4 configurations", 0),
         (
             lambda _: Path("nope").read_text(),

@@ -13,8 +13,9 @@ import pytest
 from builders import OP, fill, tiny
 
 from embeddb.core import plugins
-from embeddb.core.errors import MissingDependency, PluginError, UsageError
+from embeddb.core.errors import MissingDependency, PluginError, RunnerUnavailable, UsageError
 from embeddb.database import Database
+from embeddb.platforms.platform import load_platform, this_machine
 from embeddb.ui.cli.main import run
 
 FAKE = Path(__file__).parents[2] / "fake_dist"
@@ -213,3 +214,50 @@ def test_what_a_distribution_states_wrongly_hurts_no_other(
     assert plugins.load("tuner", "whole") is json
     with pytest.raises((UsageError, PluginError), match=r"tuner odd \(no-module:X\): "):
         plugins.load("tuner", "odd")
+
+
+#: A runner of the platform `tiny`, with something wrong added after it.
+RUNNER = """
+from embeddb.platforms.platform import load_platform
+
+class PLUGIN:
+    name = "board"
+    def available(self): return None
+    def platform(self, *, threads=0): return load_platform(FILE).at("", {"board": "1"})
+    def run(self, pattern, op, configs, *, options): return iter(())
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("import nothing_of_this_name", "No module named 'nothing_of_this_name'"),
+        ("PLUGIN = 5", "runner board cannot be created: 'int' object is not callable"),
+        ("PLUGIN.available = lambda self: 1 // 0", r"runner board: available raised ZeroDivision"),
+        ("PLUGIN.available = lambda self: True", "runner board: available returned True"),
+        ("PLUGIN.platform = lambda self, threads=0: exit(3)", "platform raised SystemExit: 3"),
+        ("PLUGIN.platform = lambda self, threads=0: None", "runner board: platform returned None"),
+        ("FILE = 'cpu'", "runner board has cpu, not tiny"),
+        ("PLUGIN.facts = lambda self, threads=0: 1 // 0", "facts raised ZeroDivisionError"),
+        (None, "no runner named 'board'"),
+    ],
+)
+def test_a_platform_whose_runner_cannot_be_used_answers_queries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str | None, said: str
+) -> None:
+    (tmp_path / "runners").mkdir()
+    file = tmp_path / "tiny.toml"
+    text = 'runner = "board"\n' + tiny().text.replace("simulated = true", "simulated = false")
+    file.write_text(text)
+    if wrong is not None:
+        code = f"FILE = {str(file)!r}\n{RUNNER}{wrong}\n"
+        (tmp_path / "runners" / "board.py").write_text(code)
+    monkeypatch.setenv("EMBEDDB_PLUGINS", str(tmp_path))
+    platform = load_platform(file)
+    with Database.create(tmp_path / "runs.db") as db:
+        fill(db, platform)
+        name = next(iter(db.store.patterns())).name
+        assert db.query(name, platform=platform.name, op=OP).candidates
+        with pytest.raises(RunnerUnavailable, match=said):
+            this_machine(platform)

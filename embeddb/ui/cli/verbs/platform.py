@@ -19,7 +19,13 @@ from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.core.wording import clean, plural
 from embeddb.core.workload import matrices_only
 from embeddb.platforms.machines import described
-from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, runner_for
+from embeddb.platforms.platform import (
+    Platform,
+    builtin_platforms,
+    load_platform,
+    platform_here,
+    runner_for,
+)
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.ui.cli import option
 from embeddb.ui.cli.arguments import open_database
@@ -123,7 +129,7 @@ def _local_instance(platform: Platform) -> list[Platform]:
         return []
     with suppress(RunnerUnavailable):
         runner = runner_for(platform)
-        return [runner.platform()] if hasattr(runner, "facts") else []
+        return [platform_here(runner, facts=False)] if hasattr(runner, "facts") else []
     return []
 
 

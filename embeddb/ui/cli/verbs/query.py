@@ -21,7 +21,7 @@ from embeddb.explain.explain import near_ties, novelty
 from embeddb.explain.explanation import link_words, preparation
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_of
-from embeddb.platforms.platform import Platform, runner_for
+from embeddb.platforms.platform import Platform, platform_here, runner_for
 from embeddb.ranking.order_reason import rank_notes
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.ui.cli import option
@@ -155,8 +155,7 @@ def _platform(db: Database, options: Mapping[str, Any], *, must_run: bool) -> Pl
         return runner_here(platform, threads)[1]
     if threads and platform.runner and not platform.instance:
         with suppress(RunnerUnavailable):
-            measurable: Platform = runner_for(platform).platform(threads=threads)
-            return measurable
+            return platform_here(runner_for(platform), threads=threads, facts=False)
     return platform
 
 
