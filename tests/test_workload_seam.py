@@ -76,6 +76,37 @@ def dense(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     forget_platforms()
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import nothing_of_this_name", "No module named 'nothing_of_this_name'"),
+        ("raise SystemExit('no licence')", "no licence"),
+        ("PLUGIN = None", "its PLUGIN is no object of a subclass of WorkloadKind"),
+        ("class PLUGIN(WorkloadKind): name = 'broken'", "is no object of a subclass"),
+        ("class Odd(WorkloadKind): name = 'other'\nPLUGIN = Odd()", "its name is 'other'"),
+        (
+            "class Odd(WorkloadKind): name, operations = 'broken', (Operation('spmm'),)\n"
+            "PLUGIN = Odd()",
+            "'spmm' is already the name of a kind of workload or of an operation",
+        ),
+        (
+            "class Odd(WorkloadKind): name, operations = 'broken', ('gemv',)\nPLUGIN = Odd()",
+            "'str' object has no attribute 'name'",
+        ),
+    ],
+)
+def test_a_kind_that_cannot_be_used_is_left_out_and_the_others_work(
+    dense: Path, text: str, said: str
+) -> None:
+    head = "from embeddb.core.kinds import Operation, WorkloadKind\n"
+    (dense / "workloads" / "broken.py").write_text(head + text)
+    with pytest.warns(PluginWarning, match=f"kind of workload broken is left out: .*{said}"):
+        operation, kind = kinds.operation_of("gemm")
+    assert (operation.name, kind.name) == ("gemm", "dense")
+    with pytest.warns(PluginWarning, match=said), pytest.raises(UsageError, match="no kernel"):
+        kinds.operation_of("gemv")
+
+
 @pytest.fixture
 def filled(dense: Path) -> Iterator[Database]:
     with open_database(dense / "db", create=True) as db:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import math
 import threading
+import warnings
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from embeddb.core import plugins
-from embeddb.core.errors import StoreCorrupt, UsageError
+from embeddb.core.errors import EmbeddbError, PluginWarning, StoreCorrupt, UsageError
 from embeddb.core.files.safe_read import reason_of
 from embeddb.core.row_lengths import RowLengths
 
@@ -380,11 +381,25 @@ def operations() -> tuple[Operation, ...]:
 
 
 def _load_all() -> None:
-    """Load plug-ins of kinds; done only for a name that is not among those that ship."""
+    """Load plug-ins of kinds; done only for a name that is not among those that ship. One that
+    cannot be used is left out with a `PluginWarning`."""
     kinds()
     for name in plugins.available("workload"):
         if name not in _KINDS:
-            kind = plugins.load("workload", name)  # not under the lock: an import takes others
-            with _REGISTERING:
-                if name not in _KINDS:
-                    register(kind)
+            try:
+                # Not under the lock: an import takes others.
+                _register_plugin(name, plugins.load("workload", name))
+            except plugins.FAULTS as e:
+                why = str(e) if isinstance(e, EmbeddbError) else reason_of(e)
+                what = f"the kind of workload {name} is left out: {why}"
+                warnings.warn(what, PluginWarning, stacklevel=3)
+
+
+def _register_plugin(name: str, kind: object) -> None:
+    if not isinstance(kind, WorkloadKind):
+        raise UsageError("its PLUGIN is no object of a subclass of WorkloadKind")
+    if kind.name != name:
+        raise UsageError(f"its name is {kind.name!r:.80}")
+    with _REGISTERING:
+        if name not in _KINDS:
+            register(kind)
