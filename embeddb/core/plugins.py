@@ -51,6 +51,10 @@ _HOMES = {
 FAULTS = (Exception, SystemExit)
 
 
+#: Plug-ins that do not ship, by the module that defines them.
+_MODULES: dict[str, str] = {}
+
+
 def available(kind: str) -> list[str]:
     """Names of all plug-ins of a kind, sorted."""
     return sorted(_locate(kind, os.environ.get("EMBEDDB_PLUGINS", "")))
@@ -72,6 +76,7 @@ def load(kind: str, name: str) -> Any:
         if isinstance(target, Path):
             return _load_file(kind, name, target)
         if not isinstance(target, str):
+            _MODULES[target.module] = f"{kind} {name}"
             return target.load()
         module, _, attribute = target.partition(":")
         return getattr(importlib.import_module(module), attribute or "PLUGIN")
@@ -124,6 +129,14 @@ def raised(error: BaseException) -> str:
     text = " ".join(str(error).split())[:200]
     what = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return f"{what} ({Path(last.filename).name}, line {last.lineno})"
+
+
+def culprit(error: BaseException) -> str:
+    """The plug-in whose code an exception comes from, and what it raised; empty if none."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = (frame.f_globals.get("__name__", "") for frame in reversed(frames))
+    plug = next((_MODULES[module] for module in modules if module in _MODULES), "")
+    return f"{plug} raised {raised(error)}" if plug else ""
 
 
 def ships(plug: object) -> bool:
@@ -211,6 +224,7 @@ def _load_file(kind: str, name: str, path: Path) -> Any:
         raise UsageError(f"{path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up there
+    _MODULES[spec.name] = f"{kind} {name}"
     try:
         spec.loader.exec_module(module)
         return module.PLUGIN

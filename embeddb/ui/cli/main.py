@@ -52,6 +52,7 @@ VERBS = {
 DEBUG = "EMBEDDB_DEBUG"
 #: Ended by Ctrl-C, with the state saved.
 INTERRUPTED = 130
+_BUG = "a bug in embeddb; "
 
 
 class _Verbs(click.Group):
@@ -156,15 +157,25 @@ def _run(args: list[str] | None) -> int:
         return 0
     except OSError as e:
         where = f"{e.filename}: " if e.filename else ""
-        return _fail(f"{where}{e.strerror or e}", "", 1)
-    except Exception as e:
+        return _fail(_culprit(e) or f"{where}{e.strerror or e}", "", 1)
+    except (Exception, SystemExit) as e:
         if os.environ.get(DEBUG):
+            raise
+        if plug := _culprit(e):
+            return _fail(plug, _save_traceback(e).replace(_BUG, ""), 1)
+        if isinstance(e, SystemExit):
             raise
         missing = missing_extra(e, "this") if isinstance(e, ModuleNotFoundError) else None
         if missing is not None:
             return _fail(str(missing), missing.hint, missing.exit_code)
         return _fail(f"{type(e).__name__}: {e}"[:300], _save_traceback(e), 1)
     return result if isinstance(result, int) else 0
+
+
+def _culprit(error: BaseException) -> str:
+    from embeddb.core.plugins import culprit
+
+    return culprit(error)
 
 
 def _save_traceback(error: BaseException) -> str:
@@ -184,8 +195,8 @@ def _save_traceback(error: BaseException) -> str:
         with os.fdopen(at, "w", encoding="utf-8", errors="backslashreplace") as out:
             out.write(redacted("\n".join(lines)))
     except OSError:
-        return "a bug in embeddb; EMBEDDB_DEBUG=1 shows the traceback"
-    return f"a bug in embeddb; traceback in {name}"
+        return f"{_BUG}EMBEDDB_DEBUG=1 shows the traceback"
+    return f"{_BUG}traceback in {name}"
 
 
 def _fail(message: str, hint: str, code: int) -> int:

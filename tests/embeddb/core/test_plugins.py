@@ -16,6 +16,7 @@ from embeddb.core import plugins
 from embeddb.core.errors import MissingDependency, PluginError, RunnerUnavailable, UsageError
 from embeddb.database import Database
 from embeddb.platforms.platform import load_platform, this_machine
+from embeddb.testing.executors import script_campaign
 from embeddb.ui.cli.main import run
 
 FAKE = Path(__file__).parents[2] / "fake_dist"
@@ -261,3 +262,37 @@ def test_a_platform_whose_runner_cannot_be_used_answers_queries(
         assert db.query(name, platform=platform.name, op=OP).candidates
         with pytest.raises(RunnerUnavailable, match=said):
             this_machine(platform)
+
+
+@pytest.mark.parametrize("error", ["OSError(5, 'no bus')", "KeyError('x')", "SystemExit(0)"])
+def test_what_a_plug_in_raises_anywhere_is_its_fault(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], error: str
+) -> None:
+    (tmp_path / "executors").mkdir()
+    (tmp_path / "executors" / "odd.py").write_text(f"def PLUGIN(options): raise {error}\n")
+    with pytest.raises((OSError, KeyError, SystemExit)) as caught:
+        plugins.load("executor", "odd")(None)
+    said = plugins.culprit(caught.value)
+    assert said.startswith(f"executor odd raised {error.partition('(')[0]}: ")
+    assert said.endswith(" (odd.py, line 1)")
+    assert plugins.culprit(KeyError("ours")) == ""
+
+
+def test_a_fault_of_an_executor_is_one_line(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("EMBEDDB_DEBUG", raising=False)
+    (tmp_path / "executors").mkdir()
+    (tmp_path / "executors" / "odd.py").write_text("def PLUGIN(options): raise SystemExit(0)\n")
+    campaign = script_campaign(tmp_path)
+    Database.create(tmp_path / "runs.db").close()
+    with pytest.raises(SystemExit) as ended:
+        words = ["campaign", "run", str(tmp_path / "runs.db"), str(campaign.folder)]
+        run([*words, "--platform", str(tmp_path / "script.toml"), "--executor", "odd"])
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert "embeddb: executor odd raised SystemExit: 0 (odd.py, line 1) (traceback in" in said
+    assert "bug in embeddb" not in said
