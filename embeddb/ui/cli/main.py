@@ -185,7 +185,8 @@ def _save_traceback(error: BaseException) -> str:
     import traceback
 
     lines = [
-        f"embeddb {__version__}, Python {platform.python_version()}, {platform.platform()}",
+        f"embeddb {__version__}, Python {platform.python_version()}, "
+        f"{platform.system()} {platform.release()} {platform.machine()}",
         f"command: {sys.argv!r}",
         "",
         *traceback.format_exception(error),
