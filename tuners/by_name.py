@@ -33,7 +33,7 @@ from tuners.ranking import RankTuner, SearchTuner
 T = TypeVar("T")
 
 _HINT = (
-    "its contract is a test class, embeddb.testing.tuners.TunerContract: docs/howto/new-reader.md"
+    "its contract is a test class, embeddb.testing.tuners.TunerContract: docs/howto/new-tuner.md"
 )
 
 
@@ -92,8 +92,11 @@ class CheckedTuner:
         except UsageError as e:
             raise self._fault(f"it proposed what is no configuration: {e}") from e
         gain = candidate.expected_gain
-        if not (gain is None or isinstance(gain, (int, float))):
-            raise self._fault(f"the expected gain of {config} is {gain!r:.80}, no number")
+        if gain is not None and not (isinstance(gain, (int, float)) and 0 < gain < math.inf):
+            raise self._fault(f"the expected gain of {config} is {gain!r:.80}, no number above 0")
+        score = candidate.score
+        if not (isinstance(score, (int, float)) and math.isfinite(score)):
+            raise self._fault(f"the score of {config} is {score!r:.80}, no number")
         reason = self.query.space.reason(config)
         if reason is not None and self.strict:
             raise self._fault(f"it proposed {config}, which is not legal here: {reason}")
@@ -105,7 +108,7 @@ class CheckedTuner:
             return call()
         except MissingDependency:
             raise
-        except Exception as e:
+        except plugins.FAULTS as e:
             raise self._fault(f"{method} raised {plugins.raised(e)}") from e
 
     def _fault(self, what: str) -> PluginError:

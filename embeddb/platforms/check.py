@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from embeddb.core import plugins
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.kinds import operation_of
@@ -83,7 +84,9 @@ def _whole(platform: Platform) -> Iterator[str]:
 
 
 def check_programs(platform: Platform) -> list[str]:
-    """Problems of the programs of a platform's command on this machine."""
+    """Problems of what measures a platform on this machine: its runner, a command's programs."""
+    if platform.runner and platform.runner not in (names := plugins.available("runner")):
+        return [f"runner: no plug-in here has the name {platform.runner!r}: {', '.join(names)}"]
     here = Path(platform.file).parent if platform.file else None
     if platform.command and here and (missing := missing_program(platform.command, here)):
         return [f"command.{missing}: build it, or correct its path"]

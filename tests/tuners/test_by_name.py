@@ -58,6 +58,11 @@ PLUGIN = Alphabetical
 #: What each of these does wrong is in its name.
 WRONG = {
     "raises": "def ask(self, count):\n        return {}['nothing']",
+    "exits": "def ask(self, count):\n        raise SystemExit(2)",
+    "no_gain": "def ask(self, count):\n"
+    "        return [Candidate(config={'variant': 'a'}, score=0, origin='x', expected_gain=0.0)]",
+    "no_score": "def ask(self, count):\n"
+    "        return [Candidate(config={'variant': 'a'}, score=float('nan'), origin='x')]",
     "raises_when_told": "def tell(self, config, measurement):\n        raise ValueError('of this')",
     "too_many": "def ask(self, count):\n        return super().ask(count + 1)",
     "twice": "def ask(self, count):\n        return super().ask(1) * 2",
@@ -141,6 +146,9 @@ def test_an_unknown_tuner_is_told_with_those_there_are() -> None:
         ("number", "no class"),
         ("mute", "it does not implement"),
         ("raises", r"ask\(2\) raised KeyError: 'nothing' \(raises.py, line \d+\)"),
+        ("exits", r"ask\(2\) raised SystemExit: 2 \(exits.py, line \d+\)"),
+        ("no-gain", r"the expected gain of variant=a is 0\.0, no number above 0"),
+        ("no-score", "the score of variant=a is nan, no number"),
         ("too-many", r"ask\(2\) returned 3 candidates"),
         ("twice", "it proposed variant=a twice"),
         ("no-candidate", "no Candidate"),

@@ -163,6 +163,13 @@ def test_a_script_is_named_as_one(
     assert [missing in line for line in problems] == [True] * bool(missing)
 
 
+def test_a_runner_that_is_not_here(tmp_path: Path) -> None:
+    text = text_of().replace('runner = "command"', 'runner = "comand"').partition("[command]")[0]
+    (tmp_path / "other.toml").write_text(text + "[[space]]" + text_of().partition("[[space]]")[2])
+    (problem,) = check_programs(load_platform(tmp_path / "other.toml"))
+    assert problem.startswith("runner: no plug-in here has the name 'comand': command, cpu, ")
+
+
 def test_the_name_of_a_built_in_platform() -> None:
     ours = load_platform("cpu").version
     text = text_of().replace('name = "other"', 'name = "cpu"')
