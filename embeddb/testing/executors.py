@@ -20,6 +20,7 @@ import pytest
 
 from embeddb.core.config import Op
 from embeddb.platforms.platform import load_platform
+from embeddb.testing.common import has_own_name
 from indexer.campaign.folder import Campaign
 from indexer.campaign.nodes.submissions import Submissions, Submitted
 from indexer.campaign.plan import Matrix, PlanOptions, make_plan
@@ -99,7 +100,8 @@ class ExecutorContract:
     def test_availability_is_none_or_one_line(self, executor: Executor) -> None:
         reason = executor.available()
         assert reason is None or (reason and "\n" not in reason)
-        assert executor.name and isinstance(executor.detached, bool)
+        has_own_name("executor", executor)
+        assert isinstance(executor.detached, bool)
 
     def test_all_chunks_run_before_those_of_the_next_job(
         self, executor: Executor, campaign: Campaign
@@ -119,7 +121,7 @@ class ExecutorContract:
         names = [task.id for task in campaign.tasks()]
         work = _frozen(campaign, names)
         jobs = [executor.start(work), executor.start(work)]
-        assert len(set(jobs)) == 2
+        assert len(set(jobs)) == 2 and all(isinstance(job, str) and job for job in jobs)
         self._wait(lambda: not any(_live(executor, job) for job in jobs))
         names_written = sorted(path.name for path in (campaign.folder / "results").iterdir())
         assert names_written == sorted(f"{name}.jsonl" for name in names)

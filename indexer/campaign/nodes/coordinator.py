@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypedDict
 
-from embeddb.core.errors import InputError, MissingDependency, UsageError
+from embeddb.core.errors import InputError, MissingDependency, PluginError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.index.lookup import Lookup
@@ -211,6 +211,9 @@ class NodesJob:
             at = submissions.add(frozen)
             work = self._work(at, len(chunks))
             after = self.executor.start(work, after=after)
+            if not (isinstance(after, str) and after):
+                what = f"executor {self.executor.name}: start returned {after!r:.80}"
+                raise PluginError(f"{what}, not the name of a job")
             submissions.note(at, SubmittedJob(job=after))
             self.note(
                 f"submission {at}: {len(tasks)} tasks of round {number} in {len(chunks)} chunks, "

@@ -369,7 +369,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 def executor_named(name: str, options: ExecutorOptions) -> Executor:
     """An executor plug-in. Raises: UsageError, MissingDependency, PluginError."""
-    executor: Executor = plugins.load("executor", name)(options)
+    executor: Executor = plugins.created("executor", name, options)
     return executor
 
 

@@ -286,7 +286,13 @@ def test_a_fault_of_an_executor_is_one_line(
 ) -> None:
     monkeypatch.delenv("EMBEDDB_DEBUG", raising=False)
     (tmp_path / "executors").mkdir()
-    (tmp_path / "executors" / "odd.py").write_text("def PLUGIN(options): raise SystemExit(0)\n")
+    (tmp_path / "executors" / "odd.py").write_text(
+        "class PLUGIN:\n"
+        "    name, detached = 'odd', False\n"
+        "    def __init__(self, options): pass\n"
+        "    def available(self): raise SystemExit(0)\n"
+        "    def close(self): pass\n"
+    )
     campaign = script_campaign(tmp_path)
     Database.create(tmp_path / "runs.db").close()
     with pytest.raises(SystemExit) as ended:
@@ -294,5 +300,5 @@ def test_a_fault_of_an_executor_is_one_line(
         run([*words, "--platform", str(tmp_path / "script.toml"), "--executor", "odd"])
     assert ended.value.code == 1
     said = capsys.readouterr().err
-    assert "embeddb: executor odd raised SystemExit: 0 (odd.py, line 1) (traceback in" in said
+    assert "embeddb: executor odd raised SystemExit: 0 (odd.py, line 4) (traceback in" in said
     assert "bug in embeddb" not in said

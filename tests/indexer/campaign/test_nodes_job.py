@@ -12,7 +12,7 @@ from campaign_workers import Deadly, worker
 from inline_executor import InlineExecutor
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import InputError, RunnerUnavailable, UsageError
+from embeddb.core.errors import InputError, PluginError, RunnerUnavailable, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
 from embeddb.database import Database
@@ -54,6 +54,18 @@ def test_rounds_are_jobs_one_after_the_other(folder: Path) -> None:
     every = {name for one in frozen for chunk in one.chunks for name in chunk}
     assert every == {task.id for task in Campaign(folder).tasks()}
     assert Submissions(folder).open() == []
+
+
+def test_a_job_without_a_name_leaves_the_campaign_usable(folder: Path) -> None:
+    class Nameless(InlineExecutor):
+        def start(self, work: Submission, *, after: str = "") -> Any:
+            super().start(work, after=after)
+
+    db = Database.in_memory()
+    with pytest.raises(PluginError, match="start returned None, not the name of a job"):
+        job(folder, db, Nameless()).run(Settle(rounds=0))
+    job(folder, db, InlineExecutor()).run(Settle(rounds=0))
+    assert db.store.count_runs() == POINTS
 
 
 def test_nothing_is_measured_or_stored_twice(folder: Path) -> None:
