@@ -13,7 +13,7 @@ from embeddb.store.model_files import MODELS
 FIT_VERSION = "9"
 #: Raised where the same evidence and fits give other answers, by ranking or by models that queries
 #: learn.
-_RANKING_VERSION = "3"
+_RANKING_VERSION = "4"
 
 
 def evidence_key(generation: int, folder: Path | None) -> str:

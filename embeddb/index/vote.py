@@ -190,9 +190,10 @@ def mean_gain(gains: Floats, total: Callable[[Floats], Floats] = _total) -> Floa
     to those of others, less standard errors: the best of many that ran once each would mostly be
     the luckiest. The default has 0, as has what never ran. `total` adds up rows: all, or for each
     row those of other groups, to float64[r,c]."""
-    ran = np.isfinite(gains)
-    of_row = np.where(ran, gains, 0.0).sum(axis=1) / np.maximum(ran.sum(axis=1), 1)
-    level, rows = of_row[:, None], total(ran.any(axis=1)[:, None].astype(np.float64))
+    ran: NDArray[np.bool_] = np.isfinite(gains)
+    runs = ran.sum(axis=1, keepdims=True)
+    level = np.where(ran, gains, 0.0).sum(axis=1, keepdims=True) / np.maximum(runs, 1)
+    rows = total(np.minimum(runs, 1.0))
     centred, count = np.where(ran, gains - level, 0.0), total(ran.astype(np.float64))
     least = np.maximum(count, 1.0)
     beside = total(centred) / least

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from embeddb.index.held_out import shrunk, split_groups
 from embeddb.index.vote import PSEUDO_RUNS, effects, plain_metric, standard_error, weigh
+from embeddb.learning.few_samples import LEAST_GROUPS
 from embeddb.learning.samples import Samples
 
 Floats = NDArray[np.float64]
@@ -44,11 +45,11 @@ class HeldOutChoices(NamedTuple):
 
     def ahead_of(self, lost: Floats) -> dict[str, float]:
         """The mean log gain of these first choices over others with log losses float64[r] (nan:
-        unknown) on the same rows, and its standard error over groups. Empty without rows of two
-        groups."""
+        unknown) on the same rows, and its standard error over groups. Empty without rows of
+        `LEAST_GROUPS` groups."""
         both = np.isfinite(lost)
         groups, of = np.unique(self.group[both], return_inverse=True)
-        if groups.size < 2:
+        if groups.size < LEAST_GROUPS:
             return {}
         ahead = (lost + self.at_1)[both]
         return {"ahead": float(ahead.mean()), "ahead_error": standard_error(ahead, of)}

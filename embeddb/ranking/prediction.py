@@ -139,7 +139,7 @@ def _learned(query: Query, lookup: Lookup) -> CostModel | None:
         return None
     figures = judged(model.card, op).get("rank", {})
     ahead = figures.get("ahead", math.inf if figures else -math.inf)
-    return model if ahead >= figures.get("ahead_error", 0.0) else None
+    return model if ahead > figures.get("ahead_error", 0.0) else None
 
 
 def _with_facts(query: Query, model: CostModel) -> Query:

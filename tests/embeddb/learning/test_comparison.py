@@ -44,16 +44,16 @@ def test_errors_are_those_of_groups() -> None:
     """Matrices of a group vary together: more of them are no more observations."""
 
     def choices(each: int) -> HeldOutChoices:
-        at_1 = np.repeat(np.array([-0.4, 0.0, -0.1, -0.3]), each)
-        return HeldOutChoices(at_1, at_1, at_1, np.repeat(np.array([*"abcd"]), each))
+        at_1 = np.repeat(np.array([-0.4, 0.0, -0.1, -0.3, -0.2, -0.2]), each)
+        return HeldOutChoices(at_1, at_1, at_1, np.repeat(np.array([*"abcdef"]), each))
 
     one, many = choices(1), choices(9)
-    assert np.isclose(one.figures()["error@1"], math.exp(-0.2) * one.at_1.std() / 2)
+    assert np.isclose(one.figures()["error@1"], math.exp(-0.2) * one.at_1.std() / math.sqrt(6))
     assert np.isclose(one.figures()["error@1"], many.figures()["error@1"])
-    lost = np.array([0.5, 0.0, 0.5, np.nan])
+    lost = np.array([0.5, 0.0, 0.5, 0.3, 0.2, np.nan])
     figures = one.ahead_of(lost)
-    assert np.isclose(figures["ahead"], (0.1 + 0.0 + 0.4) / 3)
-    assert np.isclose(figures["ahead_error"], np.std([0.1, 0.0, 0.4]) / math.sqrt(3))
+    assert np.isclose(figures["ahead"], (0.1 + 0.0 + 0.4) / 5)
+    assert np.isclose(figures["ahead_error"], np.std([0.1, 0.0, 0.4, 0.0, 0.0]) / math.sqrt(5))
     assert np.isclose(many.ahead_of(np.repeat(lost, 9))["ahead_error"], figures["ahead_error"])
-    assert one.ahead_of(np.full(4, np.nan)) == {}
-    assert many.ahead_of(np.where(many.group == "a", 0.5, np.nan)) == {}  # nothing to vary
+    assert one.ahead_of(np.full(6, np.nan)) == {}
+    assert many.ahead_of(np.where(many.group < "e", 0.5, np.nan)) == {}  # of four groups
