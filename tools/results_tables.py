@@ -480,7 +480,6 @@ def _count(name: str) -> int:
 
 table("few-samples", "few_samples")(few_samples("common"))
 table("few-samples-whole", "few_samples")(few_samples("whole"))
-table("few-samples-trees", "few_samples_trees")(few_samples("whole"))
 
 
 @table("sources", "sources")
