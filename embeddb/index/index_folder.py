@@ -37,7 +37,7 @@ _PART = re.compile(rf"\.?({_STEM})\.(npz|lists|faiss)\.([0-9a-f]{{8}}\.part|(\d+
 #: Raised where saved partitions may lack a change that older code did not mark: each is built
 #: again, by its noted fit where that is of the same input. 1: families of workloads, 2: choices in
 #: one form.
-SAVED_VERSION = f"{FIT_VERSION}.3"
+SAVED_VERSION = f"{FIT_VERSION}.1"
 #: Largest size of a partition's file, beside four times that of the store.
 _MOST_BYTES = 64 << 20
 
