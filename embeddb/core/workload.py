@@ -47,5 +47,6 @@ def matrices_only(ops: Iterable[Op], what: str) -> None:
         if not op.workload.sparse:
             raise UsageError(
                 f"{what} is about matrices, and {op} runs on a {op.kind}",
-                hint="`embeddb measure DB PROGRAM.c --platform nest-cpu --op nest` measures nests",
+                hint=f"`embeddb measure DB FILE --op {op}` measures every kind, FILE being a "
+                f"{op.workload.file}",
             )
