@@ -121,12 +121,12 @@ def test_widths_are_joined_over_their_configurations() -> None:
 
 def test_too_little_is_refused_with_what_to_do() -> None:
     whole = samples(matrices=6)
-    with pytest.raises(UsageError, match="40 too few") as caught:
+    with pytest.raises(UsageError, match="20 too few") as caught:
         whole.take([]).check()
     assert "campaign plan" in caught.value.hint
     with pytest.raises(UsageError, match="runs are of one matrix"):
         whole.take([2]).check()
-    with pytest.raises(UsageError, match=r"30 too few.*2 left out: every run failed"):
+    with pytest.raises(UsageError, match=r"10 too few.*2 left out: every run failed"):
         replace(whole.limited(2, 5, 0), left_out={"every run failed": 2}).check()
     with pytest.raises(UsageError, match="only the best"):
         from_evidence(replace(evidence("spade", "spmm:32", 6, 40), winners=True), {}, {}, SPADE, OP)
