@@ -37,10 +37,10 @@ from embeddb.database import Database
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.fit import FitInput
 from embeddb.index.held_out import split_groups
-from embeddb.learning import boosting
+from embeddb.learning import LEAST_GROUPS, LEAST_RUNS, boosting
 from embeddb.learning.boosting import levelled
 from embeddb.learning.calibration import calibrated
-from embeddb.learning.few_samples import LEAST_GROUPS, LEAST_RUNS, process_card
+from embeddb.learning.few_samples import process_card
 from embeddb.learning.process import learn
 from embeddb.learning.samples import Samples, join, samples_of_machines
 from embeddb.platforms.machines import display_name

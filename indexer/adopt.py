@@ -25,6 +25,7 @@ from embeddb.cost_model.gaussian import GaussianProcess, OnMatrix
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.vote import standard_error
+from embeddb.learning import LEAST_GROUPS, LEAST_RUNS
 from embeddb.learning.comparison import HeldOutChoices, vote_scores
 from embeddb.learning.expected import (
     Candidates,
@@ -33,12 +34,7 @@ from embeddb.learning.expected import (
     expected,
     learning_curve,
 )
-from embeddb.learning.few_samples import (
-    LEAST_GROUPS,
-    LEAST_RUNS,
-    learned_model,
-    own_samples,
-)
+from embeddb.learning.few_samples import learned_model, own_samples
 from embeddb.learning.left_out import inputs_of, without_group
 from embeddb.learning.process import process_of
 from embeddb.learning.samples import Samples

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from embeddb.index.held_out import shrunk, split_groups
 from embeddb.index.vote import PSEUDO_RUNS, effects, plain_metric, standard_error, weigh
-from embeddb.learning.few_samples import LEAST_GROUPS
+from embeddb.learning import LEAST_GROUPS
 from embeddb.learning.samples import Samples
 
 Floats = NDArray[np.float64]

@@ -17,6 +17,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.featurizers import Featurizer, learned_from
 from embeddb.featurizers.base import Joint
+from embeddb.learning import LEAST_GROUPS, LEAST_RUNS
 from embeddb.platforms.platform import Platform
 
 if TYPE_CHECKING:
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 #: Raise it when the same runs give another model.
 _VERSION = 13
-#: Fewest groups of matrices, and runs, to learn from and judge by. On an H200 answers from
-#: 30 to 36 runs have 0.73 of the optimum, those of the neighbours' vote 0.47.
-LEAST_GROUPS, LEAST_RUNS = 5, 20
 
 
 @one_thread()

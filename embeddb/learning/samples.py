@@ -24,7 +24,7 @@ from embeddb.featurizers.base import Joint
 from embeddb.index.run_matrix import FAILED_GAIN, RunMatrix
 from embeddb.index.scopes import scope_of
 from embeddb.index.vote import votes
-from embeddb.learning.few_samples import LEAST_RUNS
+from embeddb.learning import LEAST_RUNS
 from embeddb.platforms.platform import Platform, platform_here, runner_for
 from embeddb.store.merge_facts import extends
 from embeddb.store.versions import at_latest

@@ -70,10 +70,10 @@ def test_a_space_enumerates_on_a_matrix_what_is_legal_there(op: str, sizes: Size
 
 def test_the_built_in_platforms_are_these() -> None:
     names = "autotvm cpu cuda gpu-hyb gpu-kernels gpu-sparsetir lcm-tiles morpheus-formats nest-cpu"
-    assert builtin_platforms() == [
+    assert builtin_platforms() == (
         *names.split(),
         *("spade", "spmv-formats", "tile-cpu", "tpu-graphs", "waco-cpu", "xla-cpu"),
-    ]
+    )
 
 
 @pytest.mark.parametrize(
