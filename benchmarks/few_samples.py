@@ -50,8 +50,8 @@ Floats = NDArray[np.float64]
 Score = Callable[[int], Floats]
 
 #: Samples in all: matrices, and configurations of each (0: all).
-DESIGNS = {50: (10, 5), 100: (10, 10), 250: (25, 10), 500: (25, 20), 1000: (50, 20),
-           2000: (100, 20), 0: (0, 0)}  # fmt: skip
+DESIGNS = {30: (6, 5), 36: (9, 4), 50: (10, 5), 100: (10, 10), 250: (25, 10), 500: (25, 20),
+           1000: (50, 20), 2000: (100, 20), 0: (0, 0)}  # fmt: skip
 _PARTS, _HELD_PARTS, _COUNT, _NEAREST = 5, 2, 5, 7
 _EVERYWHERE = 0.95
 #: More samples make stock trees on derived quantities last minutes.

@@ -47,6 +47,6 @@ def matrices_only(ops: Iterable[Op], what: str) -> None:
         if not op.workload.sparse:
             raise UsageError(
                 f"{what} is about matrices, and {op} runs on a {op.kind}",
-                hint=f"`embeddb measure DB FILE --op {op}` measures every kind, FILE being a "
+                hint=f"`embeddb measure DB FILE --platform NAME --op {op}` measures a "
                 f"{op.workload.file}",
             )

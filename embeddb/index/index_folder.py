@@ -35,8 +35,7 @@ _FILE = re.compile(rf"({_STEM})\.(npz|lists|faiss)")
 #: Files whose writing was interrupted, by this program or an older one.
 _PART = re.compile(rf"\.?({_STEM})\.(npz|lists|faiss)\.([0-9a-f]{{8}}\.part|(\d+\.)?tmp)")
 #: Raised where saved partitions may lack a change that older code did not mark: each is built
-#: again, by its noted fit where that is of the same input. 1: families of workloads, 2: choices in
-#: one form.
+#: again, by its noted fit where that is of the same input. Counted anew with each `FIT_VERSION`.
 SAVED_VERSION = f"{FIT_VERSION}.1"
 #: Largest size of a partition's file, beside four times that of the store.
 _MOST_BYTES = 64 << 20

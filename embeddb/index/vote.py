@@ -37,8 +37,8 @@ _MOST_LOG = 300.0
 PSEUDO_RUNS = 1.0
 #: Rounds of a two-way fit.
 FIT_ROUNDS = 8
-#: Standard errors by which a mean of few runs is reduced where the others are missing. With three,
-#: sampled logs lose nothing to complete ones, and a slow default lifts nothing that ran everywhere.
+#: Standard errors that are subtracted from the estimate of a missing run. Four lose 16 points on a
+#: public log of SpMV tiles, two lose 5 on loop nests; elsewhere they choose alike.
 _CAUTIOUS = 3.0
 
 
@@ -185,11 +185,12 @@ def is_default(gains: Floats) -> NDArray[np.bool_]:
 
 
 def mean_gain(gains: Floats, total: Callable[[Floats], Floats] = _total) -> Floats:
-    """float64[c] mean of gains float64[r,c], by which the best fixed configuration is chosen. A row
-    that did not run a configuration counts as its own mean and the configuration's mean difference
-    to those of others, less standard errors: the best of many that ran once each would mostly be
-    the luckiest. The default has 0, as has what never ran. `total` adds up rows: all, or for each
-    row those of other groups, to float64[r,c]."""
+    """float64[c] mean of log gains float64[r,c] (nan: not run), by which the best fixed
+    configuration is chosen. The missing gain of a configuration on a row is estimated: the row's
+    mean gain, plus how far the configuration is from the mean of rows that ran it, less
+    `_CAUTIOUS` standard errors, since the best of many that ran once each is mostly the luckiest.
+    The default has 0, as has what never ran. `total` sums over rows: all, to float64[c], or for
+    each row those of other groups, to float64[r,c]."""
     ran: NDArray[np.bool_] = np.isfinite(gains)
     runs = ran.sum(axis=1, keepdims=True)
     level = np.where(ran, gains, 0.0).sum(axis=1, keepdims=True) / np.maximum(runs, 1)

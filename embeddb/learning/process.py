@@ -1,8 +1,8 @@
 """A cost model from few samples: a Gaussian process for each op, judged with groups left out, and
 trees of the same inputs, which read all samples.
 
-The mean of both ranks better than the process, on an H200 with families held out by -0.3 to 2.3
-points at 1 from 500 samples to all runs but once (docs/results/few-samples.md).
+Beside the process alone, on an H200 with families held out, the mean of both changes first choices
+by -0.6 to 2.3 points, most with all runs (docs/results/few-samples.md).
 """
 
 from __future__ import annotations

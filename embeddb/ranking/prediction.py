@@ -125,7 +125,7 @@ def _at_1_and_5(figures: Mapping[str, float]) -> tuple[float, float]:
 def _learned(query: Query, lookup: Lookup) -> CostModel | None:
     """The model of the instance's own runs, if its first choices on the same held-out rows are
     better than the neighbours' vote by a standard error (the vote's answer is easier to verify), or
-    the vote cannot be judged, where hardly any configuration ran on matrices of two groups."""
+    the two can be compared on too few groups, as where hardly any configuration ran on two."""
     if not query.op.workload.learned:
         return None
     partition = lookup.answering(query.op, query.platform)

@@ -58,7 +58,8 @@ def dynamics_verb(matrix: str, as_json: bool, **options: Any) -> None:
         config = platform.default(op, pattern.sizes)
     threads = options["threads"] or len(os.sched_getaffinity(0))
     how, notes = execution_of(platform, op, config, pattern=pattern, threads=threads)
-    caches = caches_of(platform.traits, here=platform.runner in ("", "cpu", "command"))
+    runs_here = platform.runner in ("cpu", "command") and not platform.simulated
+    caches = caches_of(platform.traits, here=runs_here)
     dynamics = profile(pattern, op, how, caches=caches).merged({}, {}, notes)
     for tool in ("cachegrind", "perf"):
         if options[tool]:
