@@ -37,6 +37,9 @@ PLAIN_PRELUDE = f"#include <stdint.h>\n\n{HELPERS}\n"
 PRELUDE = f"#include <math.h>\n{PLAIN_PRELUDE}"
 #: Vector functions need -ffast-math.
 FLAGS = ("-O3", "-ffast-math")
+#: Last line of a function. GCC 12 may address an element without a base pointer (of `A[j][i] =
+#: A[i][j]`, twice the array less the other address), takes that for no memory, and drops the calls.
+_KEEPS_CALLS = '__asm__ volatile("" : : : "memory");'
 _OMP_OPERATORS = {"+=": "+", "*=": "*", "min=": "min", "max=": "max"}
 
 
@@ -78,6 +81,9 @@ class _Function:
         """C text, the helper function first."""
         head, rest = Lines([]), Lines([])
         self._level(0, head, rest)
+        for function in (head, rest):
+            if function.text:
+                function.add(_KEEPS_CALLS)
         arrays = [
             f"{'' if a in self.nest.written else 'const '}{C_TYPES[array.dtype]} *restrict {name}"
             for a, (array, name) in enumerate(zip(self.nest.arrays, self.names.arrays, strict=True))

@@ -19,6 +19,7 @@ from embeddb.core.errors import NestError
 from embeddb.kernels.build import compiler
 from embeddb.kernels.nests.generate import c_function
 from embeddb.nests.check import NestJudge, canonical_schedule
+from embeddb.nests.examples import nest_of
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import (
     Access,
@@ -32,7 +33,7 @@ from embeddb.nests.parts import (
     Read,
     Statement,
 )
-from embeddb.nests.schedule import Schedule
+from embeddb.nests.schedule import INNER, Schedule
 from embeddb.platforms.platform import load_platform
 from indexer.runners.harness.worker import Libraries
 from indexer.runners.nest_code import job as nest_job
@@ -85,6 +86,16 @@ def test_legal_schedules_compute_the_nest(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NESTS)
 def test_many_legal_schedules_compute_the_nest(name: str, tmp_path: Path) -> None:
     assert not any(statuses(NESTS[name], random_schedules(NESTS[name], 48, seed=7), tmp_path))
+
+
+@pytest.mark.gcc
+@needs_gcc
+def test_a_copy_within_one_array_is_not_left_out_by_the_compiler(tmp_path: Path) -> None:
+    loops = [[[0], [7], 1], [[1, 1], [8], 1]]
+    transposed = [0, [0, 0, 1], [0, 1]], ["read", 0, [0, 1], [0, 0, 1]]
+    made = nest_of(loops, [["f64", [8, 8]]], [["=", *transposed, None]])
+    tiled = [Schedule((0, 1), (0, 4), "outer", inner=inner) for inner in INNER[:3]]
+    assert not any(statuses(made, tiled, tmp_path))
 
 
 @pytest.mark.gcc
