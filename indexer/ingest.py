@@ -35,10 +35,9 @@ from indexer.log_identity import LogName, Repeats, RowPlatforms, RowSubjects, co
 from indexer.readers.base.lines import guess, read_rows, refuse_packed
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
 
-#: Rows per transaction: large enough that the disk's fsync does not matter, small enough that a
-#: kill loses less than a second of work.
+#: Rows per transaction: the disk's fsync does not matter, and a kill loses less than a second.
 BATCH = 10_000
-#: Reasons for rejected rows that are counted apart; those after them are `_OTHER` together.
+#: Reasons of rejected rows that are counted apart; those after them are `_OTHER` together.
 MOST_REASONS = 100
 _OTHER, _LONGEST_REASON = "other reasons", 300
 #: Equivalent parameter values reported for rows that repeat others.
@@ -90,9 +89,10 @@ class IngestReport(Report):
     #: One line for matrices of several sizes, and one for those of several groups.
     contradictions: list[str] = field(default_factory=list)
     first_reject: str = ""
-    #: Rows of a new log that equal runs of another one, by its campaign; runs that are stored from
-    #: an earlier reading of the log and are not in it now; withdrawn runs of the log; where it
-    #: neither added runs nor has withdrawn ones of its campaign, those of all others.
+    open_end: bool = False  #: its last line has no end: a number there may be cut off
+    #: Rows of a new log that equal runs of another one, by its campaign; stored runs of an earlier
+    #: reading that are not in the log now; withdrawn runs of the log; where it neither added runs
+    #: nor has withdrawn ones of its campaign, those of all others.
     copies: dict[str, int] = field(default_factory=dict)
     stale: int = 0
     withdrawn: int = 0
@@ -153,7 +153,7 @@ def ingest(
         content, digest = content_of(path)
         journal = _journal_key(digest, chosen, base, read_options)
         named = LogName(store, chosen, path, content)
-        report.campaign, names = named.campaign, named.journal
+        report.campaign, names, report.open_end = named.campaign, named.journal, named.open
     job = _Job(store, path, base, Library(None) if library is None else library, report)
     rows = read_rows(plug, path, read_options)
     job.consume(rows, journal, names, progress, new=named is not None and named.new)

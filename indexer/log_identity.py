@@ -32,6 +32,9 @@ _encode = msgspec.msgpack.Encoder().encode
 _BLOCK = 1 << 20
 #: Share and least number of rows that are equal in a copy, and workloads that are compared.
 _COPIED, _LEAST_COPIED, _MOST_PLACES = 0.9, 5, 50
+#: Last bytes of a text whose last row is whole: of a line, a JSON value, a quoted cell, a binary
+#: file.
+_ENDS = b'\n\r}]"\0'
 #: Matrices that a line about contradictions names.
 _MOST_NAMED = 5
 
@@ -140,19 +143,21 @@ class LogName:
     it from other logs of that name in the database.
 
     It is the same log if it has the same path, or extends the content that was read before. It is
-    `new` if the database has no such log, `edited` if it was read with another content, and
-    `unchanged` if it was read with exactly this content.
+    `new` if the database has no such log, `edited` if it was read with another content, a part of
+    its last row included, and `unchanged` if it was read with exactly this content. It is `open` if
+    its last line has no end: a number there may be cut off.
     """
 
     def __init__(self, store: Store, reader: str, path: Path, content: Content) -> None:
         folders = Path(content.path).parts[:-1]
         name = path.name
         self.edited = self.unchanged = False
+        self.open = _open_at(path, content.size)
         while (entry := self._entry(store, f"{reader}:{name}")) is not None:
             longer = entry.size <= content.size
             goes_on = longer and content_of(path, entry.size)[0].digest == entry.digest
             if entry.path == content.path or goes_on or not folders:
-                self.edited = not goes_on
+                self.edited = not goes_on or _open_at(path, entry.size, before=content.size)
                 self.unchanged = goes_on and entry.size == content.size
                 break
             folders, name = folders[:-1], f"{folders[-1]}/{name}"
@@ -164,6 +169,17 @@ class LogName:
     def _entry(store: Store, campaign: str) -> Content | None:
         raw = store.journal.get(_journal(campaign))
         return None if raw is None else msgspec.json.decode(raw, type=Content)
+
+
+def _open_at(path: Path, size: int, before: int | None = None) -> bool:
+    """True if the first `size` bytes of a text end within a line; with `before`, only if they are
+    fewer and the file goes on in that line. Raises: ReaderError if it cannot be read."""
+    with refusing(ReaderError, where=str(path)), open_regular(path) as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(max(size - 1, 0))
+        last, after = file.read(1), file.read(1)
+    goes_on = before is None or (size < before and after not in (b"\n", b"\r"))
+    return goes_on and not packed and last != b"" and last not in _ENDS
 
 
 def _journal(campaign: str) -> str:

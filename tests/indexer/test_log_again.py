@@ -76,6 +76,33 @@ def test_another_day_is_no_copy(tmp_path: Path) -> None:
     assert read(store, log(tmp_path / "c.csv", ALL[:4])).copies == {}, "four rows say little"
 
 
+def test_a_row_that_was_cut_off_is_named_and_counted_when_the_log_goes_on(tmp_path: Path) -> None:
+    store, path = memory_store(), tmp_path / "a.csv"
+    text = log(path).read_text()
+    path.write_text(text[:-3])  # as of a log that is being written: a shorter number
+    report = read(store, path)
+    assert report.open_end and report.added == len(TIMES)
+    path.write_text(text + "m0,a,")
+    report = read(store, path)
+    assert report.open_end and (report.added, report.stale) == (1, 1)
+    path.write_text(text)
+    report = read(store, path)
+    assert not report.open_end and report.added == 0
+
+
+@pytest.mark.parametrize("end", ["", "\r"])
+def test_a_last_row_that_was_whole_is_not_counted_when_the_log_goes_on(
+    tmp_path: Path, end: str
+) -> None:
+    store, path = memory_store(), tmp_path / "a.csv"
+    text = log(path).read_text().replace("\n", f"{end}\n").encode()
+    path.write_bytes(text[:-1])
+    assert read(store, path).open_end == (end == "")
+    path.write_bytes(text + text[-20:])
+    assert read(store, path).stale == 0
+    assert not read(store, as_json(tmp_path / "b.jsonl")).open_end
+
+
 WRONG = next(iter(TIMES))
 
 

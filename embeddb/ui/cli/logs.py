@@ -113,7 +113,8 @@ def show_file(report: IngestReport) -> None:
         more = len(frequent) - _MOST_REASONS
         others = f" ({more} more reasons)" if more > 0 else ""
         say(f"  rejected rows with their reasons{others}: {report.rejects_file}")
-    for line in report.contradictions:
+    cut = "its last line has no end: a number of it may be cut off, if the log was being written"
+    for line in [*([cut] if report.open_end else []), *report.contradictions]:
         note(f"warning: {report.file}: {line}")
     for line in report.changes:
         note(f"warning: {line}, for the runs stored before too")
