@@ -151,7 +151,8 @@ def ingest(
     journal, names, named = "", {}, None
     if not path.is_dir():  # folders are not journalled
         content, digest = content_of(path)
-        journal = _journal_key(digest, chosen, base, read_options)
+        code = plugins.code_of(plug) + chosen.encode()
+        journal = _journal_key(digest, code, base, read_options)
         named = LogName(store, chosen, path, content)
         report.campaign, names, report.open_end = named.campaign, named.journal, named.open
     job = _Job(store, path, base, Library(None) if library is None else library, report)
@@ -204,16 +205,15 @@ def completed(options: ReadOptions, platform: Platform) -> ReadOptions:
     return replace(options, params=unique, log=log, op_name=op_name, texts=texts)
 
 
-def _journal_key(content: Any, reader: str, platform: Platform, options: ReadOptions) -> str:
-    """Journal key of a reading: the same bytes, of which `content` is the hash, read with the same
-    options."""
+def _journal_key(content: Any, code: bytes, platform: Platform, options: ReadOptions) -> str:
+    """Journal key of a reading, by the hash `content` of the file, reader, and options."""
     h = content.copy()
     if options.features is not None:
         part = options.features
         with refusing(ReaderError, where=str(part)), open_regular(part) as file:
             while block := file.read(1 << 20):
                 h.update(block)
-    h.update(f"{reader}\0{platform.id}\0{platform.digest}\0{options!r}".encode())
+    h.update(code + f"\0{platform.id}\0{platform.digest}\0{options!r}".encode())
     if platform.open_choices:
         # Rows rejected while a choice was closed are accepted when the file is read again.
         h.update(repr(sorted(platform.open_choices)).encode())

@@ -144,6 +144,15 @@ def ships(plug: object) -> bool:
     return type(plug).__module__.partition(".")[0] in ("embeddb", "indexer", "tuners")
 
 
+def code_of(plug: object) -> bytes:
+    """The file that defines the class of a plug-in; empty if it ships or has no file."""
+    file = getattr(sys.modules.get(type(plug).__module__), "__file__", None)
+    try:
+        return b"" if file is None or ships(plug) else Path(file).read_bytes()
+    except OSError:  # removed since it was imported
+        return b""
+
+
 def shipped(kind: str, name: str) -> dict[str, str]:
     """The plug-in of that name in the package itself, if there is one, found without a scan of
     installed distributions, which takes longer than a query's search and vote together."""

@@ -103,6 +103,32 @@ def test_a_last_row_that_was_whole_is_not_counted_when_the_log_goes_on(
     assert not read(store, as_json(tmp_path / "b.jsonl")).open_end
 
 
+READER = """
+from indexer.readers.mapped import CsvReader
+
+class PLUGIN(CsvReader):
+    name = "of-mine"
+
+    def rows(self, path, *, options):
+        return list(super().rows(path, options=options))[:ROWS]
+"""
+
+
+def test_a_log_is_read_again_by_a_plug_in_that_was_corrected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, path = memory_store(), log(tmp_path / "a.csv")
+    added = []
+    for version, rows in (("first", 2), ("same", 2), ("corrected", 5)):
+        file = tmp_path / version / "readers" / "of_mine.py"
+        file.parent.mkdir(parents=True)
+        file.write_text(READER.replace("ROWS", str(rows)))
+        monkeypatch.setenv("EMBEDDB_PLUGINS", str(tmp_path / version))
+        options = ReadOptions(op=OP)
+        added.append(ingest(store, path, reader="of-mine", platform=tiny(), options=options).added)
+    assert added == [2, 0, 3]
+
+
 WRONG = next(iter(TIMES))
 
 
