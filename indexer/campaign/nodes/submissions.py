@@ -399,9 +399,9 @@ def spread_of(campaign: Campaign) -> Spread:
     chunks, submissions = open_chunks(campaign), Submissions(campaign.folder)
     tasks = {task.id: task for task in campaign.tasks()}
     done = {name for name, task in tasks.items() if not campaign.missing(task)}
-    begun = {a.task: a for a in Attempts(campaign.folder).all() if a.task in tasks}
-    begun = {name: a for name, a in begun.items() if name not in done}
-    running = {name for name, a in begun.items() if _runs(a, chunks)}
+    attempts = [a for a in Attempts(campaign.folder).all() if a.task in tasks.keys() - done]
+    running = {a.task: a for a in attempts if _runs(a, chunks)}
+    begun = {a.task: a for a in attempts} | running
     waiting: set[str] = set()
     for number, states in chunks.items():
         lists = submissions.read(number).chunks
@@ -418,7 +418,7 @@ def spread_of(campaign: Campaign) -> Spread:
     return Spread(
         done=len(done),
         running=len(running),
-        waiting=None if unknown else len((waiting & tasks.keys()) - done - running),
+        waiting=None if unknown else len((waiting & tasks.keys()) - done - running.keys()),
         stopped=len(begun) - len(running),
         points_given_up=sum(campaign.outcome(tasks[name]).given_up for name in done),
         hosts=[

@@ -256,6 +256,12 @@ def test_the_spread_over_nodes(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (seen.done, seen.running, seen.waiting, seen.stopped) == (4, 0, 3, 1)
     by_host = {one.host: (one.done, one.stopped) for one in seen.hosts}
     assert by_host == {"a": (3, 0), "b": (1, 1)}
+    # Another node goes on with the task: its attempt counts, whatever the order of the files.
+    place = Place(on=campaign.instances.first, host="a")
+    with Attempts(folder).beginning(tasks[4].id, place):
+        seen = spread_of(Campaign(folder))
+        assert (seen.running, seen.stopped) == (1, 0)
+        assert {one.host: one.running for one in seen.hosts} == {"a": 1, "b": 0}
     monkeypatch.setattr(executor, "states", lambda _: None)
     assert spread_of(Campaign(folder)).waiting is None
 
