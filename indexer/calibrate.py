@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import InputError, UsageError
+from embeddb.core.errors import UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.reports import Progress, ignore_progress
 from embeddb.core.workload import matrices_only
@@ -215,7 +215,7 @@ class _Work:
             if order:
                 return True
         if not order:
-            raise _no_matrix(self.candidates, folder)
+            raise self.candidates.none()
         return False
 
     def _batch(self, batch: Sequence[Pattern], number: int) -> None:
@@ -358,15 +358,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _no_matrix(candidates: Candidates, folder: Path | None) -> InputError:
-    large = candidates.too_large
-    if large:
-        hint = f"{large} too large for the time given: give more --minutes"
-    else:
-        hint = "; ".join(candidates.problems[:1]) or "name a folder with matrix files"
-    return InputError("no matrix that can be measured", where=str(folder), hint=hint)
 
 
 def _turned(ops: Sequence[Op], by: int) -> list[Op]:

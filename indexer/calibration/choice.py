@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import MatrixError
+from embeddb.core.errors import InputError, MatrixError
 from embeddb.core.pattern import Pattern
 from embeddb.core.timing import summarise_runs
 from embeddb.index.answer_index import AnswerIndex
@@ -171,7 +171,7 @@ class Candidates:
     def __init__(self, folder: Path | None, most: int) -> None:
         self.problems: list[str] = []
         self.too_large = 0
-        self._most = most
+        self._most, self._folder = most, folder
         self._source: Iterable[Pattern]
         if folder is None:
             self._source = generated(most=max(most, *sorted(SIZES.values())[:1]))
@@ -183,6 +183,15 @@ class Candidates:
 
     def __iter__(self) -> Iterator[Pattern]:
         return iter(self._source)
+
+    def none(self) -> InputError:
+        """The error where none of them can be measured."""
+        if self.too_large:
+            hint = f"{self.too_large} too large for the time given: give more --minutes"
+        else:
+            hint = "; ".join(self.problems[:1]) or "name a folder with other matrix files"
+        where = "" if self._folder is None else str(self._folder)
+        return InputError("no matrix that can be measured", where=where, hint=hint)
 
     def _read(self, files: Iterable[Path]) -> Iterator[Pattern]:
         for path in files:

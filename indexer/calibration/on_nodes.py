@@ -122,8 +122,7 @@ class NodesCalibration:
                 self.progress("choose, seconds", round(min(spent_s, total_s)), round(total_s))
                 yield pattern, configs
         if not spent_s:
-            hint = "; ".join(candidates.problems[:1]) or "give more --minutes"
-            raise InputError("no matrix that can be measured", where=str(folder), hint=hint)
+            raise candidates.none()
 
     def _written(self, pattern: Pattern) -> Matrix:
         """A matrix of the plan, after writing its structure into the campaign's folder."""

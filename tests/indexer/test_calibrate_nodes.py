@@ -113,6 +113,15 @@ def test_less_time_is_fewer_matrices_and_none_is_told(db: Database, tmp_path: Pa
     assert not (tmp_path / "camp" / "plan.json").exists()
 
 
+def test_generated_matrices_that_all_ran_are_an_error_without_a_folder(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("indexer.calibration.choice.generated", lambda **_: iter(()))
+    with pytest.raises(InputError, match=r"^no matrix that can be measured") as error:
+        asked(db, tmp_path / "camp").planned()
+    assert error.value.hint == "name a folder with other matrix files"
+
+
 def test_nodes_are_calibrated_and_the_report_is_of_them(
     db: Database, files: Path, tmp_path: Path
 ) -> None:
