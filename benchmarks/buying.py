@@ -44,7 +44,7 @@ from embeddb.learning.samples import Samples, samples_of
 from indexer.adopt import learned_choices
 from indexer.campaign.budget.designs import binned
 from indexer.campaign.budget.improvement import Improvement, compared, process_of
-from indexer.campaign.budget.sampler import Allocation, BudgetState, Pool, Sampler
+from indexer.campaign.budget.sampler import Allocation, BudgetState, Pool, Sample, Sampler
 from indexer.campaign.budget.samplers import STRATEGIES, Strategy, clusters_of
 
 BUDGETS = (50, 100, 250, 500, 1000, 2000)
@@ -132,11 +132,11 @@ class Market:
         chosen, samples, runs = PLANS[name], self.draw.samples, []
         buyer = Sampler(chosen.policy, self.pool(chosen.clusters), budget, self.seed)
         place = cache(lambda row: {config: at for at, config in enumerate(samples.ran(row))})
-        while points := buyer.ask(budget):
+        while points := buyer.buy():
             new = [(p.matrix, int(samples.indptr[p.matrix]) + place(p.matrix)[p.config])
                    for p in points]  # fmt: skip
             seconds = [math.exp(-samples.gain[at]) for _, at in new]
-            buyer.tell(list(zip(points, seconds, strict=True)))
+            buyer.tell([Sample(*p, s) for p, s in zip(points, seconds, strict=True)])
             runs += new
         assert len(set(runs)) == len(runs) <= budget
         by_row = {r: [at for _, at in g] for r, g in groupby(sorted(runs), lambda run: run[0])}

@@ -36,7 +36,7 @@ from embeddb.featurizers.row_lengths import RowHistograms
 from embeddb.featurizers.stats import Stats
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, parse_platform
-from indexer.campaign.budget.sampler import Point, Pool, Round, Sampler, Share
+from indexer.campaign.budget.sampler import Pool, Round, Sample, Sampler, Share
 from indexer.campaign.budget.samplers import clusters_of, strategy
 from indexer.campaign.exclusive import admit, alone, nothing_submitted
 from indexer.campaign.folder import Campaign, Task, another_campaign, nothing_ran
@@ -99,7 +99,7 @@ def first_plan(
     _buyer(bare := _plan(request, pool, "", []))  # checked before anything is computed
     plan = _plan(request, pool, *clusters(chosen.clusters)) if chosen.clusters else bare
     buyer = _buyer(plan)
-    buyer.ask(0)
+    buyer.buy()
     return _grown(plan, buyer)
 
 
@@ -254,15 +254,11 @@ def buy_more(
             if campaign.missing(task):
                 return None
             measured = campaign.lines(task).items()
-            outcomes += [(Point(share.matrix, config), _seconds(m)) for config, m in measured]
-    # The plan has these points already: only the next round is new.
-    buyer.ask(buyer.spent)
+            outcomes += [Sample(share.matrix, config, _seconds(m)) for config, m in measured]
     buyer.tell(outcomes)
     if shares and not campaign.progress().statuses["ok"]:
         raise nothing_ran(campaign, place)
-    before = buyer.spent
-    buyer.ask(0)
-    if buyer.spent == before:
+    if not buyer.buy():
         return None
     OwnFolder(campaign.folder).write(PLAN, write_plan(_grown(plan, buyer)))
     return Campaign(campaign.folder)

@@ -38,10 +38,8 @@ class Sample(NamedTuple):
     seconds: float
 
 
-#: Scores float64[c] of configurations on a matrix of the pool; higher is faster.
-Scorer = Callable[[int, Sequence[Config]], Floats]
-#: Learns from samples how to score others.
-Judge = Callable[[Sequence[Sample]], Scorer]
+#: Scores float64[c] of configurations; higher is faster.
+Scorer = Callable[[Sequence[Config]], Floats]
 #: A matrix of a round, and the accuracy of its samples' predictions, 0..1.
 Rewarded = list[tuple[int, float]]
 
@@ -51,15 +49,16 @@ def rewarded(scorer: Scorer, samples: Sequence[Sample]) -> Rewarded:
     pairs = []
     for matrix in sorted({one.matrix for one in samples}):
         mine = [one for one in samples if one.matrix == matrix]
-        scores = scorer(matrix, [one.config for one in mine])
+        scores = scorer([one.config for one in mine])
         opa = ordered_pairs(scores, np.array([one.seconds for one in mine]))
         if opa is not None:
             pairs.append((matrix, opa))
     return pairs
 
 
-def round_rewards(earlier: Sequence[Sample], last: Sequence[Sample], judge: Judge) -> Rewarded:
-    """Ordered pair accuracy on each matrix of the `last` round by a model that has not seen it.
+def round_rewards(earlier: Sequence[Sample], last: Sequence[Sample]) -> Rewarded:
+    """Ordered pair accuracy on each matrix of the `last` round by an `additive` model that has not
+    seen it.
 
     Each of two models learns from all earlier samples and one half of the matrices of this round,
     and predicts the other half. That is our reading: the paper does not state when it evaluates.
@@ -70,7 +69,7 @@ def round_rewards(earlier: Sequence[Sample], last: Sequence[Sample], judge: Judg
         if held_out := matrices[half::2]:
             training = [*earlier, *(one for one in last if one.matrix not in held_out)]
             tests = [one for one in last if one.matrix in held_out]
-            rewards += rewarded(judge(training), tests)
+            rewards += rewarded(additive(training), tests)
     return sorted(rewards)
 
 
@@ -97,7 +96,7 @@ def additive(samples: Sequence[Sample]) -> Scorer:
     penalty = _RIDGE * np.eye(len(place))
     weights = np.linalg.solve(x.T @ x + penalty, x.T @ centred(samples))
 
-    def score(matrix: int, configs: Sequence[Config]) -> Floats:
+    def score(configs: Sequence[Config]) -> Floats:
         scores: Floats = _indicators(configs, place) @ weights
         return scores
 
@@ -207,11 +206,7 @@ class SamplingPolicy(Protocol):
 
 @dataclass(slots=True)
 class Sampler:
-    """Proposes points within a budget that `policy` allocates; `judge` predicts the samples of a
-    round (`round_rewards`).
-
-    Outcomes are reported for proposed points, each once. A sampler of the same rounds proposes
-    points without an outcome again.
+    """Buys samples within a budget, round by round, as `policy` allocates them.
 
     Raises: UsageError for a budget below `LEAST`, or an empty pool; InputError for rounds that do
     not fit the pool or the budget.
@@ -222,10 +217,6 @@ class Sampler:
     budget: int
     seed: int
     rounds: list[Round] = field(default_factory=list)
-    judge: Judge = additive
-    _queue: list[Point] = field(init=False)
-    _pending: dict[Point, tuple[Share, int]] = field(init=False)
-    _exhausted: set[int] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         if not len(self.pool.sizes):
@@ -236,75 +227,74 @@ class Sampler:
                 hint=f"ask for at least {LEAST}",
             )
         _check(self.rounds, len(self.pool.sizes), self.budget)
-        self._pending = {
-            point: (share, at)
-            for point, share, at in (place for r in self.rounds for place in _places(r))
-            if share.outcomes[at] is None
-        }
-        self._queue = list(self._pending)
 
     @property
     def spent(self) -> int:
         """Samples bought, measured or not."""
         return sum(len(share.configs) for r in self.rounds for share in r.shares)
 
-    def ask(self, count: int) -> list[Point]:
-        """At most `count` points not proposed before; none while outcomes of this round are
-        missing, or at the end.
+    def waiting(self) -> dict[Point, tuple[Share, int]]:
+        """The bought samples without an outcome: their shares, and their places there."""
+        return {
+            Point(share.matrix, Config(config)): (share, at)
+            for one in self.rounds
+            for share in one.shares
+            for at, config in enumerate(share.configs)
+            if share.outcomes[at] is None
+        }
 
-        Raises: InputError if everything that was measured failed.
+    def tell(self, outcomes: Sequence[Sample]) -> None:
+        """Record measured samples; infinite seconds: it failed.
+
+        Raises: UsageError for a sample that was not bought or has an outcome, and for a time that
+        is not positive. Nothing is recorded then.
         """
-        if not self._queue and not self._pending:
-            self._next_round()
-        points, self._queue = self._queue[:count], self._queue[count:]
-        return points
-
-    def tell(self, outcomes: Sequence[tuple[Point, float]]) -> None:
-        """Record seconds of proposed points; infinite: it failed.
-
-        Raises: UsageError for a point that was not proposed or has an outcome, and for a time
-        that is not positive. Nothing is recorded then.
-        """
-        waiting = self._pending.keys() - set(self._queue)
-        for point, seconds in outcomes:
-            if point not in waiting:
-                raise UsageError(
-                    f"{point.config} on matrix {point.matrix} was not proposed, or has an outcome"
-                )
+        waiting = self.waiting()
+        places = []
+        for matrix, config, seconds in outcomes:
+            place = waiting.pop(Point(matrix, config), None)
+            if place is None:
+                raise UsageError(f"{config} on matrix {matrix} was not bought, or has an outcome")
             if not seconds > 0:
                 raise UsageError(f"a time must be above zero, not {seconds} s")
-            waiting.remove(point)
-        for point, seconds in outcomes:
-            share, at = self._pending.pop(point)
+            places.append((*place, seconds))
+        for share, at, seconds in places:
             share.outcomes[at] = float(seconds) if math.isfinite(seconds) else "failed"
-        if outcomes and not self._pending and self.policy.judged:
+        if outcomes and not waiting and self.policy.judged:
             *before, last = [
                 [one for share in r.shares for one in share_samples(share)] for r in self.rounds
             ]
-            self.rounds[-1].rewards = round_rewards(list(chain(*before)), last, self.judge)
+            self.rounds[-1].rewards = round_rewards(list(chain(*before)), last)
 
-    def _next_round(self) -> None:
-        ledger = self._ledger()
+    def buy(self) -> list[Point]:
+        """Add the next round; its points. Empty at the end, and while outcomes of the last round
+        are missing.
+
+        Raises: InputError if everything that was measured failed.
+        """
+        if self.waiting():
+            return []
+        exhausted: set[int] = set()
+        ledger = self._ledger(exhausted)
         if self.rounds and len(ledger.failed) == np.count_nonzero(ledger.counts):
             raise InputError(
                 f"all {self.spent} samples so far failed: there is nothing to learn from",
                 hint="see why with `embeddb campaign status`, and plan anew in another folder",
             )
         while ledger.left > 0:
-            rng = np.random.default_rng([self.seed, len(self.rounds), len(self._exhausted)])
+            rng = np.random.default_rng([self.seed, len(self.rounds), len(exhausted)])
             wanted = self.policy.allocate(ledger, rng)
-            shares = list(self._shares(wanted, ledger.left))
+            shares = list(self._shares(wanted, ledger.left, exhausted))
             if shares:
-                bought = Round(shares)
-                self.rounds.append(bought)
-                self._pending = {point: (share, at) for point, share, at in _places(bought)}
-                self._queue = list(self._pending)
+                self.rounds.append(Round(shares))
             if shares or not wanted:
-                return
-            ledger = self._ledger()
+                break
+            ledger = self._ledger(exhausted)
+        return list(self.waiting())
 
-    def _shares(self, wanted: Allocation, left: int) -> Iterator[Share]:
-        """Available shares of an allocation; a matrix with fewer samples is then exhausted."""
+    def _shares(self, wanted: Allocation, left: int, exhausted: set[int]) -> Iterator[Share]:
+        """Available shares of an allocation; a matrix with fewer samples is added to
+        `exhausted`."""
         bought: dict[int, set[Config]] = {matrix: set() for matrix, _ in wanted}
         for share in (s for r in self.rounds for s in r.shares if s.matrix in bought):
             bought[share.matrix].update(map(Config, share.configs))
@@ -314,11 +304,11 @@ class Sampler:
             configs = [dict(c) for c in fresh if c not in bought[matrix]][:count]
             left -= len(configs)
             if len(configs) < count:
-                self._exhausted.add(matrix)
+                exhausted.add(matrix)
             if configs:
                 yield Share(matrix, configs, [None] * len(configs))
 
-    def _ledger(self) -> BudgetState:
+    def _ledger(self, exhausted: set[int]) -> BudgetState:
         counts = np.zeros(len(self.pool.sizes), dtype=np.int64)
         worked = set()
         for share in (s for r in self.rounds for s in r.shares):
@@ -326,14 +316,8 @@ class Sampler:
             if any(isinstance(o, float) for o in share.outcomes):
                 worked.add(share.matrix)
         failed = frozenset(np.flatnonzero(counts).tolist()) - worked
-        closed = failed | self._exhausted
+        closed = failed | exhausted
         return BudgetState(self.pool, self.budget, self.rounds, counts, closed, failed)
-
-
-def _places(one: Round) -> Iterator[tuple[Point, Share, int]]:
-    for share in one.shares:
-        for at, config in enumerate(share.configs):
-            yield Point(share.matrix, Config(config)), share, at
 
 
 def share_samples(share: Share) -> Iterator[Sample]:

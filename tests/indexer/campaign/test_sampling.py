@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import numpy as np
@@ -102,11 +103,11 @@ def pool_for(name: str, count: int = MANY, **more: Any) -> Pool:
     return pool(count, clusters=STRATEGIES[name].clusters, **more)
 
 
-def exhaust(one: Sampler, by: Law = law, step: int = 10_000) -> list[Point]:
+def exhaust(one: Sampler, by: Law = law) -> list[Point]:
     found = []
-    while points := one.ask(step):
+    while points := one.buy():
         found += points
-        one.tell([(p, by(p)) for p in points])
+        one.tell([Sample(*p, by(p)) for p in points])
     return found
 
 
@@ -134,13 +135,23 @@ def test_a_strategy_goes_on_from_its_state(name: str) -> None:
     whole = buyer(name, among, budget)
     exhaust(whole)
     one = buyer(name, among, budget)
-    while one.spent < budget or any(None in s.outcomes for r in one.rounds for s in r.shares):
-        # A stop after every few points; those asked for and not told are asked for again.
-        one.ask(3)
+    while one.buy() or one.waiting():
+        # A stop after every few points.
+        one.tell([Sample(*p, law(p)) for p in list(one.waiting())[:60]])
         state = msgspec.json.decode(msgspec.json.encode(one.rounds), type=list[Round])
         one = buyer(name, among, budget, rounds=state)
-        one.tell([(p, law(p)) for p in one.ask(60)])
     assert one.rounds == whole.rounds
+
+
+def test_a_strategy_goes_on_from_its_state_where_matrices_are_used_up() -> None:
+    among = pool(12, configs=7)
+    whole = buyer("ea10", among, 60)
+    exhaust(whole)
+    one = buyer("ea10", among, 60)
+    while points := one.buy():
+        one.tell([Sample(*p, law(p)) for p in points])
+        one = buyer("ea10", among, 60, rounds=one.rounds)
+    assert one.rounds == whole.rounds and one.spent == 60
 
 
 @settings(max_examples=40, deadline=None)
@@ -149,16 +160,15 @@ def test_a_strategy_goes_on_from_its_state(name: str) -> None:
     budget=st.integers(10, 120),
     count=st.integers(1, 12),
     configs=st.integers(1, 15),
-    step=st.integers(1, 40),
     broken=st.sets(st.integers(0, 11)),
 )
 def test_no_budget_is_exceeded_whatever_fails(
-    name: str, budget: int, count: int, configs: int, step: int, broken: set[int]
+    name: str, budget: int, count: int, configs: int, broken: set[int]
 ) -> None:
     one = buyer(name, pool_for(name, count, configs=configs), budget)
     asked: list[Point] = []
     try:
-        asked = exhaust(one, failing(broken), step)
+        asked = exhaust(one, failing(broken))
     except InputError as e:
         assert "failed" in str(e)
         asked = [
@@ -170,9 +180,9 @@ def test_no_budget_is_exceeded_whatever_fails(
 
 def test_a_failing_matrix_is_given_up() -> None:
     one = buyer("ea10", pool())
-    first = one.ask(500)
+    first = one.buy()
     fails = failing({first[0].matrix})
-    one.tell([(p, fails(p)) for p in first])
+    one.tell([Sample(*p, fails(p)) for p in first])
     exhaust(one, fails)
     used = Counter(s.matrix for r in one.rounds for s in r.shares for _ in s.configs)
     # Its place went to another matrix.
@@ -181,9 +191,9 @@ def test_a_failing_matrix_is_given_up() -> None:
 
 def test_all_failed_says_so() -> None:
     one = buyer("mab25", pool())
-    one.tell([(p, math.inf) for p in one.ask(500)])
+    one.tell([Sample(*p, math.inf) for p in one.buy()])
     with pytest.raises(InputError, match="all 125 samples so far failed"):
-        one.ask(1)
+        one.buy()
 
 
 @pytest.mark.parametrize("name", ["ea25", "mab25", "binned", "kmeans"])
@@ -198,18 +208,19 @@ def test_a_budget_too_small_is_refused(name: str) -> None:
 
 def test_what_may_not_be_told() -> None:
     one = buyer("ea10", pool())
-    points = one.ask(2)
+    first, *others = one.buy()
     for told in (
-        [(points[0], 1.0), (points[0], 1.0)],
-        [(Point(0, Config({"x": 99, "y": 0})), 1.0)],
-        [(points[0], 0.0)],
-        [(points[0], math.nan)],
+        [Sample(*first, 1.0), Sample(*first, 1.0)],
+        [Sample(0, Config({"x": 99, "y": 0}), 1.0)],
+        [Sample(*first, 0.0)],
+        [Sample(*first, math.nan)],
     ):
         with pytest.raises(UsageError):
             one.tell(told)
-    one.tell([(points[0], 1.0)])
+    one.tell([Sample(*first, 1.0)])
     with pytest.raises(UsageError, match="has an outcome"):
-        one.tell([(points[0], 1.0)])
+        one.tell([Sample(*first, 1.0)])
+    assert list(one.waiting()) == others and one.buy() == [], "outcomes are missing"
 
 
 @pytest.mark.parametrize(
@@ -251,7 +262,7 @@ def test_equation_5() -> None:
 def test_the_first_rounds_are_the_papers() -> None:
     among = pool()
     for name, matrices_, each in (("ea10", 5, 10), ("ea25", 5, 10), ("mab25", 25, 5)):
-        used = Counter(p.matrix for p in buyer(name, among).ask(500))
+        used = Counter(p.matrix for p in buyer(name, among).buy())
         assert len(used) == matrices_ and set(used.values()) == {each}
         per_cluster = [len(set(members) & used.keys()) for members in among.clusters]
         assert per_cluster == [matrices_ // 5] * 5
@@ -276,10 +287,13 @@ def test_the_bandit_buys_more_where_the_order_is_not_foretold() -> None:
 def test_rewards_are_held_out() -> None:
     configs = grid(10, 0)
     samples = [Sample(at, c, law(Point(at, c))) for at in range(1, 10) for c in configs]
-    rewards = dict(round_rewards([], samples, additive))
+    rewards = dict(round_rewards([], samples))
     assert rewards[1] > 0.9 and rewards[7] < 0.2
+    with patch("indexer.campaign.budget.sampler.additive", wraps=additive) as learned:
+        round_rewards(samples[:20], samples[20:])
+    assert [len(call.args[0]) for call in learned.call_args_list] == [50, 60]
     failed = [Sample(5, c, math.inf) for c in configs]
-    assert 5 not in dict(round_rewards(samples, failed, additive))
+    assert 5 not in dict(round_rewards(samples, failed))
     assert ordered_pairs(np.array([1.0, 1.0]), np.array([1.0, 2.0])) == 0.5
     assert ordered_pairs(np.array([2.0, 1.0]), np.array([1.0, math.inf])) == 1.0
     assert ordered_pairs(np.array([2.0, 1.0]), np.array([1.0, 1.0])) is None
@@ -551,15 +565,3 @@ def test_the_names_on_the_command_line_are_the_strategies() -> None:
     from embeddb.ui.cli.verbs import campaign as plan
 
     assert tuple(STRATEGIES) == plan.STRATEGIES
-
-
-def test_a_seam_for_a_trained_model() -> None:
-    seen: list[int] = []
-
-    def judge(samples: Sequence[Sample]) -> Any:
-        seen.append(len(samples))
-        return lambda matrix, configs: np.zeros(len(configs))
-
-    one = buyer("ea25", pool(), judge=judge)
-    one.tell([(p, law(p)) for p in one.ask(500)])
-    assert seen == [20, 30] and {reward for _, reward in one.rounds[0].rewards} == {0.5}
