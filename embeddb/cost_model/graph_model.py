@@ -107,12 +107,6 @@ def predictor_from(
     return kind(card, weights, where=where)
 
 
-def predictor_of(path: str | Path) -> KernelPredictor:
-    """The network, trees or sums of a file. Raises: ModelError naming it."""
-    file = model_file.read(path, kind="kernels")
-    return predictor_from(file.card, file.tensors, where=str(path))
-
-
 class GraphModel:
     """A network, trees or sums of kernels, the card, and the version: the digest of the file."""
 
@@ -137,8 +131,9 @@ class GraphModel:
     @classmethod
     def load(cls, path: str | Path) -> GraphModel:
         """The model of a file. Raises: ModelError naming the file."""
+        file = model_file.read(path, kind="kernels")
         with refusing(ModelError, where=str(path), hint=TRAIN_AGAIN):
-            return cls(predictor_of(path), model_file.version_of(path))
+            return cls(predictor_from(file.card, file.tensors, where=str(path)), file.version)
 
     #: Its first few answers are a set, not the best predicted in order (`Prediction.plain`).
     plain = False

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import EmbeddbError, InputError, MissingDependency, ModelError
 from embeddb.core.extras import install_hint
-from embeddb.core.files.model_file import fill, load, read_card, version_of
+from embeddb.core.files.model_file import fill, load, read, version_of
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import Exported, Travelling, adopt, finite, own_weights
@@ -57,8 +57,7 @@ class Scnn(Exported):
         missing or the card cannot be read, or does not name the groups that it learned from."""
         self.name = name
         self.weights = SHIPPED if weights is None else weights
-        self.version = version_of(self.weights)
-        card = read_card(self.weights, kind="featurizer")
+        _, card, self.version = read(self.weights, kind="featurizer")
         learned = groups_of(card)
         if learned is None and not name.startswith(TRAINED):
             raise ModelError(

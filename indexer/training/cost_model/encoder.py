@@ -71,21 +71,23 @@ class Encoder:
         return cls(spec, Reduction("sites", settings.sites), weights)
 
     @classmethod
-    def load(cls, path: Path, *, name: str = "") -> Encoder:
-        """The encoder in a featurizer's file: of an autoencoder, or trained on run times.
+    def load(cls, path: Path) -> Encoder:
+        """The encoder in a featurizer's file, of the file's name: of an autoencoder, or trained on
+        run times.
 
         Raises: ModelError if there is none.
         """
-        tensors, card = model_file.load(path, kind="featurizer")
+        file = model_file.read(path, kind="featurizer")
         try:
-            spec = complete(card["network"])
-            reduction = Reduction.from_json(card["reduction"])
+            spec = complete(file.card["network"])
+            reduction = Reduction.from_json(file.card["reduction"])
         except (InputError, KeyError, TypeError) as e:
             raise ModelError(f"no encoder: {e}", where=str(path)) from None
         if spec["dim"] != _DIM:
             raise ModelError(f"it gives {spec['dim']} numbers, not {_DIM}", where=str(path))
-        version = model_file.version_of(path) if name else ""
-        encoder = cls(spec, reduction, tensors, name, version, groups_of(card))
+        weights = {name: torch.from_numpy(array) for name, array in file.tensors.items()}
+        learned_from = groups_of(file.card)
+        encoder = cls(spec, reduction, weights, path.stem, file.version, learned_from)
         encoder.network()
         return encoder
 

@@ -83,7 +83,7 @@ def load_whole(file: Path) -> Whole:
     name = str(model.card["featurizer"]["name"])
     if not name.startswith(TRAINED) or Path(name).name != name:
         raise ModelError("it has no encoder of its own", where=str(file))
-    encoder = Encoder.load(file.with_name(f"{name}.safetensors"), name=name)
+    encoder = Encoder.load(file.with_name(f"{name}.safetensors"))
     if encoder.version != model.card["featurizer"]["version"]:
         raise ModelError(f"{name} is of another version than the model", where=str(file))
     return Whole(model, encoder)
@@ -100,7 +100,7 @@ def begun_from(file: Path | None, settings: CostSettings) -> tuple[Encoder, Cost
     if model_file.read_card(file)["kind"] != "featurizer":
         whole = load_whole(file)
         return whole.encoder, whole.model
-    encoder = Encoder.load(file, name=file.stem)
+    encoder = Encoder.load(file)
     if encoder.spec["name"] != settings.encoder:
         raise ModelError(
             f"its network is {encoder.spec['name']}, not {settings.encoder}",

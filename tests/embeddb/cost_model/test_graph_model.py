@@ -87,7 +87,7 @@ def test_seconds_of_fused_kernels(
     assert len(capsys.readouterr().err.strip().splitlines()) <= 3
 
 
-def test_damaged_models_are_told(board: Path, tmp_path: Path) -> None:
+def test_damaged_models_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from embeddb.tensors.encoding.predictor import NetworkSpec
     from indexer.training.tensors.network import TrainedNetwork
 
@@ -106,3 +106,9 @@ def test_damaged_models_are_told(board: Path, tmp_path: Path) -> None:
         model_file.save(file, TrainedNetwork(spec).state_dict(), {**card, **wrong})
         with pytest.raises(ModelError, match=file.name.replace(".", "[.]")):
             GraphModel.load(file)
+    version = model_file.save(
+        file, TrainedNetwork(spec).state_dict(), {**card, "platform": named, "calibration": fit}
+    )
+    # Version and weights are of one content, whenever the file is replaced.
+    monkeypatch.setattr(model_file, "version_of", lambda path: "of another")
+    assert GraphModel.load(file).version == version

@@ -13,11 +13,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 pytest.importorskip("lightgbm")
 
-from tiled_kernels import fused_samples, kernels, tiled_samples  # noqa: E402
+from tiled_kernels import fused_samples, kernels, predictor_of, tiled_samples  # noqa: E402
 
 from embeddb.core.errors import ModelError, UsageError  # noqa: E402
 from embeddb.core.files import model_file  # noqa: E402
-from embeddb.cost_model.graph_model import KernelTrees, predictor_of  # noqa: E402
+from embeddb.cost_model.graph_model import KernelTrees  # noqa: E402
 from embeddb.featurizers.kernel_embedding import KernelEmbedding  # noqa: E402
 from embeddb.learning.boosting import weights  # noqa: E402
 from embeddb.tensors.encoding.features import flat_rows  # noqa: E402

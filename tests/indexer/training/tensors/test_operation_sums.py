@@ -15,14 +15,13 @@ from tensors import op
 torch = pytest.importorskip("torch")
 pytest.importorskip("lightgbm")
 
+from tiled_kernels import predictor_of  # noqa: E402
+
 from benchmarks.kernel_baselines import SECONDS  # noqa: E402
 from embeddb.core.config import Config  # noqa: E402
 from embeddb.core.errors import ModelError  # noqa: E402
 from embeddb.core.files import model_file  # noqa: E402
-from embeddb.cost_model.graph_model import (  # noqa: E402
-    GraphModel,
-    predictor_of,
-)
+from embeddb.cost_model.graph_model import GraphModel  # noqa: E402
 from embeddb.cost_model.operation_sums import NETWORK, TREES, OperationNetwork, OperationSums  # noqa: E402
 from embeddb.tensors.check import computation  # noqa: E402
 from embeddb.tensors.encoding.operation_rows import (  # noqa: E402
