@@ -268,8 +268,7 @@ class Judge:
         from tuners.evaluation.bench import Bench
 
         db, platform = self.training.db, self.training.available.platform
-        instance = platform.id if db.platform(platform.id).portable else ""
-        bench = Bench(db, op, scope_of(platform), instance=instance)
+        bench = Bench(db, op, scope_of(platform), instance=platform.id)
         name = self.training.request.featurizer
         bench.vectors = {name: bench.vectors.get(name, {}), **bench.vectors}
         return bench

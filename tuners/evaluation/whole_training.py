@@ -107,10 +107,9 @@ class WholeTraining:
         vectors = whole.encoder.vectors_of(self.structures, self.available)
         out = set(groups[fold == 0].tolist())
         platform, scope = self.available.platform, scope_of(self.available.platform)
-        instance = platform.id if self.db.platform(platform.id).portable else ""
         figures: HeldOut = {}
         for op in self.available.ops:
-            bench = Bench(self.db, op, scope, instance=instance)
+            bench = Bench(self.db, op, scope, instance=platform.id)
             bench.own_vectors = vectors
             seen = seen_by(bench, whole.model, *bench.split(out))
             try:
