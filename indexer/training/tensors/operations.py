@@ -4,8 +4,6 @@ operations, by a network in torch and boosted trees of LightGBM, both trained on
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +23,7 @@ from embeddb.learning.boosting import lightgbm, weights
 from embeddb.tensors.encoding.operation_rows import OPERATION, USUAL, operations_version
 from indexer.training.tensors.grown_trees import evenly
 from indexer.training.tensors.samples import KernelSample, content_of
-from indexer.training.trainer import Job, Settings, fit
+from indexer.training.trainer import Job, Settings, fit, run_name
 
 #: Threshold of Huber's loss in log seconds: larger residuals count linearly. Processes that time
 #: the same kernel differ by less.
@@ -143,7 +141,7 @@ def network_weights(
         *(how.epochs, how.lr),
         watch="",
         seed=seed,
-        run=_named(train, how),
+        run=run_name(content_of(train), operations_version(), asdict(how)),
         decay=how.decay,
         clip=how.clip,
     )
@@ -167,12 +165,6 @@ def _job(network: _Network, kernels: _Kernels, count: int, how: NetworkTraining,
         return (missed * batch.weight).mean()
 
     return Job(-(-count // how.kernels), batches, loss, lambda: {})
-
-
-def _named(train: Sequence[KernelSample], how: NetworkTraining) -> str:
-    """Hash of all settings of a checkpoint beside `lr` and `seed`."""
-    settings = json.dumps([content_of(train), operations_version(), asdict(how)])
-    return hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()
 
 
 TREE_COUNT = 800
