@@ -56,16 +56,35 @@ def needs_ascending(nest: Nest) -> tuple[int, ...]:
 
 def _dependences(nest: Nest, distances: Distances) -> tuple[Dependence, ...]:
     unique: dict[Dependence, None] = {}
+    for first, second in _conflicts(nest):
+        reduction = _reduction(nest, first, second)
+        for source, sink, vector in _ordered(distances, first, second):
+            unique[Dependence(first.access.array, source, sink, vector, reduction)] = None
+    return tuple(unique)
+
+
+def _conflicts(nest: Nest) -> Iterator[tuple[_Touch, _Touch]]:
+    """Pairs of accesses to one array, one of which writes."""
     touched: dict[int, dict[_Touch, None]] = {}
     for statement, access, writes in nest.accesses():
         touched.setdefault(access.array, {})[_Touch(statement, access, writes)] = None
     for array in nest.written:
         for first, second in itertools.combinations_with_replacement(touched[array], 2):
             if first.writes or second.writes:
-                reduction = _reduction(nest, first, second)
-                for source, sink, vector in _ordered(distances, first, second):
-                    unique[Dependence(array, source, sink, vector, reduction)] = None
-    return tuple(unique)
+                yield first, second
+
+
+@lru_cache(maxsize=256)
+def _meeting(nest: Nest) -> tuple[int, ...]:
+    """Arrays of which two statements may access one element in one iteration, at indices that are
+    not the same: GCC 12 may exchange these accesses in a loop that is declared as simd."""
+    distances, arrays = Distances(nest), dict[int, None]()
+    for first, second in _conflicts(nest):
+        if first.access != second.access and first.statement != second.statement:
+            for vector in distances.between(first.access, second.access):
+                if all(low <= 0 <= high for low, high in vector):
+                    arrays[first.access.array] = None
+    return tuple(arrays)
 
 
 def parallel_loops(nest: Nest) -> tuple[int, ...]:
@@ -153,7 +172,8 @@ class Legality:
     - no dependence is negative along a loop that is split into blocks;
     - no dependence is carried by the parallel loop; reductions only into arrays that every thread
       can have a copy of (`privatised`);
-    - `simd` carries no dependence, and reduces only into elements that do not vary with the loop;
+    - `simd` carries no dependence, reduces only into elements that do not vary with the loop, and
+      has no element that two statements access at different indices in one iteration;
     - `jam4` could exchange the two innermost loops.
     """
 
@@ -255,6 +275,8 @@ class Legality:
                 array = self.nest.array_name(dependence.array)
                 cause = f"{array} {what}" if dependence.reduction else self._told(dependence)
                 yield f"{named}: {cause}"
+        for name in map(self.nest.array_name, _meeting(self.nest)):
+            yield f"{named}: two statements may access one element of {name} at different indices"
 
     def _of_jam(self, around: int, inner: int = -1) -> Iterator[str]:
         if inner < 0:

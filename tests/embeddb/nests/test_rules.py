@@ -173,6 +173,22 @@ def test_a_reduction_that_is_read_has_no_copies() -> None:
     )
 
 
+def test_simd_has_no_element_that_two_statements_access_at_different_indices() -> None:
+    # A[2 * i + 2] += A[i], where the second turn has i = 3; then A[i + 2] = min(A[i + 2], B[i]).
+    loops = [[[0], [5], 3]]
+    twice, behind = [0, [2, 2]], [0, [2, 1]]
+    body = [["+=", twice, read(0, AT_I), None], ["min=", behind, read(1, AT_I), None]]
+    nest = nest_of(loops, body, a=floats(12), b=floats(8))
+    assert parallel_loops(nest) == (0,)
+    assert refusal(nest, inner="simd") == (
+        "loop i cannot run as simd: two statements may access one element of a at different indices"
+    )
+    assert not refusal(nest, inner="unroll4", parallel="outer")
+    body = [["=", at, value, None] for at, value in ((behind, read(1, AT_I)), ([1, AT_I], 1))]
+    body.append(["=", [2, AT_I], read(*behind), None])
+    assert not refusal(nest_of(loops, body, a=floats(12), b=floats(8), c=floats(8)), inner="simd")
+
+
 def test_simd_reduces_into_one_element_by_one_statement() -> None:
     one = ["+=", [0, [0]], read(1, AT_I), None]
     arrays = {"s": floats(1), "a": floats(8)}
