@@ -73,10 +73,13 @@ def opened(folder: Path, *, readonly: bool, create: bool = False) -> Any:
 
 
 def has_lock(folder: Path) -> bool:
-    """Return true if there is a table of readers, or space for one. LMDB writes to a map of it: on
-    a full disk, where a sparse file may have fewer blocks than its size, that would end the
-    process. Raises: OSError where a link or another file type is in its place."""
+    """Return true if there is a table of readers that this user may write, or space for one. LMDB
+    writes to a map of it: on a full disk, where a sparse file may have fewer blocks than its size,
+    that would end the process. Raises: OSError where a link or another file type is in its
+    place."""
     size = own_size(folder / LOCK_FILE)
+    if size is not None and not os.access(folder / LOCK_FILE, os.W_OK):
+        return False
     with open_own(folder / LOCK_FILE, "ab") as lock:
         if _room(lock, _LOCK_BYTES):
             return True
@@ -107,12 +110,15 @@ def is_begun(folder: Path) -> bool:
 
 
 def writable(folder: Path) -> bool:
-    """Return true if this user may write in the folder, on the mount as it is, and may lock it.
+    """Return true if this user may write in the folder and its files, on the mount as it is, and
+    may lock it: in a folder of a group they may be another user's.
     Raises: OSError where a link or another file type is in the place of a file of ours."""
-    data = folder / DATA_FILE
     if not os.access(folder, os.W_OK):
         return False
-    return own_size(data) is None or (os.access(data, os.W_OK) and has_lock(folder))
+    if own_size(folder / DATA_FILE) is None:
+        return True
+    files = [folder / DATA_FILE, folder / WRITER_FILE]
+    return all(os.access(f, os.W_OK) for f in files if f.exists()) and has_lock(folder)
 
 
 def refuse_truncated(env: Any, data: Path) -> None:

@@ -131,6 +131,23 @@ def test_a_folder_that_cannot_be_written_opens_read_only(tmp_path: Path) -> None
         folder.chmod(writable)
 
 
+@pytest.mark.parametrize("name", ["data.mdb", "lock.mdb", "writer.lock"])
+def test_a_file_of_another_user_in_a_folder_of_a_group_opens_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = tmp_path / "db"
+    with Database.create(folder) as db:
+        fill(db, tiny(), patterns(2))
+    (folder / name).chmod(0o444)
+    access = os.access  # to root every file can be written
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path).name != name and access(path, mode)
+    )
+    with Database.open(folder) as db:
+        assert db.store.readonly
+        assert db.query(band(137, 14), platform="tiny", op=OP).link == "neighbours"
+
+
 # -- one call for every use --------------------------------------------------------------------
 
 
