@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,18 +80,6 @@ class CostSettings:
                 "an encoder is trained with one network that sees it, without a prior",
                 hint="members 1, residual off, the part featurizer",
             )
-
-
-def settings_of(stored: Mapping[str, Any]) -> CostSettings:
-    """Settings in a plan or a card.
-
-    Raises: UsageError for another paper's model; TypeError for invalid settings.
-    """
-    own = dict(stored)
-    if own.pop("every", False) or own.pop("embedder", False):
-        raise UsageError("a model that does not ship", hint="reproductions.cost_models trains it")
-    own.pop("embedder", None)  # false
-    return CostSettings(**{**own, "parts": tuple(own["parts"])} if "parts" in own else own)
 
 
 def paper(**changes: Any) -> CostSettings:
