@@ -234,16 +234,11 @@ class Augmented:
     width: int
     start: int
     dim: int
-    kind: str = "fa"
 
     def encode(self, raw: NDArray[np.float32]) -> NDArray[np.float32]:
         out = np.zeros((len(checked(raw, self.width)), self.dim), dtype=np.float32)
         out[:, self.start : self.start + self.width] = raw
         return out
-
-    def error(self, raw: NDArray[np.float32]) -> float:
-        checked(raw, self.width)
-        return 0.0
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
         return {"place": np.array([self.width, self.start, self.dim], dtype=np.int64)}

@@ -22,8 +22,10 @@ from embeddb.platforms.platform import Platform
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Weights float32[in,out] and biases float32[out] by layer, with ReLU in between.
-Layers = tuple[tuple["NDArray[np.float32]", "NDArray[np.float32]"], ...]
+#: Weights float32[in,out] and biases float32[out].
+Layer = tuple["NDArray[np.float32]", "NDArray[np.float32]"]
+#: With ReLU in between.
+Layers = tuple[Layer, ...]
 
 KINDS = ("ae", "vae", "pca")
 #: Readers of encoders that do not ship, by kind.
@@ -38,23 +40,13 @@ _MAX_LAYERS = 4
 
 
 class LatentEncoder(Protocol):
-    """Latent encoder, fitted or read by `from_tensors`. h = `width`, e = `dim`."""
-
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def width(self) -> int: ...
+    """Latent encoder, fitted or read by `from_tensors`. h is its width, e = `dim`."""
 
     @property
     def dim(self) -> int: ...
 
     def encode(self, raw: NDArray[np.float32]) -> NDArray[np.float32]:
         """float32[c,e] from raw float32[c,h]. Raises: UsageError for another width."""
-
-    def error(self, raw: NDArray[np.float32]) -> float:
-        """Mean squared error, per number, of raw float32[c,h] rebuilt from its latents; the
-        columns are within 0 and 1. 0 for no rows or no columns."""
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
         """Tensors from which `from_tensors` restores it."""
@@ -89,13 +81,14 @@ def from_tensors(kind: str, tensors: Mapping[str, Any]) -> LatentEncoder:
             f"no latent encoder {kind!r}: kinds are {', '.join(KINDS)}",
             hint="reproductions.cost_models has others",
         )
-    encoder, decoder = _read(kind, arrays, "encoder"), _read(kind, arrays, "decoder")
-    if 2 * (len(encoder) + len(decoder)) != len(arrays):
+    # Files of earlier versions have the decoder, too.
+    own = {name: array for name, array in arrays.items() if not name.startswith("decoder.")}
+    made = Fitted(kind, _read(kind, own))
+    if 2 * len(made.encoder) != len(own):
         raise ModelError(f"latent encoder {kind}: there are tensors that belong to no layer")
-    inner, outer = encoder[-1][0].shape[1], decoder[-1][0].shape[1]
-    if (inner, outer) != (LATENT_DIM, encoder[0][0].shape[0]) or len(decoder[0][0]) != inner:
-        raise ModelError(f"latent encoder {kind}: encoder and decoder do not fit together")
-    return Fitted(kind, encoder, decoder)
+    if made.dim != LATENT_DIM:
+        raise ModelError(f"latent encoder {kind}: it gives {made.dim} numbers, not {LATENT_DIM}")
+    return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +98,6 @@ class Fitted:
 
     kind: str
     encoder: Layers
-    decoder: Layers
 
     @property
     def width(self) -> int:
@@ -118,15 +110,10 @@ class Fitted:
     def encode(self, raw: NDArray[np.float32]) -> NDArray[np.float32]:
         return forward(self.encoder, checked(raw, self.width))
 
-    def error(self, raw: NDArray[np.float32]) -> float:
-        rebuilt = forward(self.decoder, self.encode(raw))
-        return float(np.mean((rebuilt - raw) ** 2)) if raw.size else 0.0
-
     def to_tensors(self) -> dict[str, NDArray[Any]]:
         tensors: dict[str, NDArray[Any]] = {}
-        for part, layers in (("encoder", self.encoder), ("decoder", self.decoder)):
-            for i, (weight, bias) in enumerate(layers):
-                tensors |= {f"{part}.{i}.weight": weight, f"{part}.{i}.bias": bias}
+        for i, (weight, bias) in enumerate(self.encoder):
+            tensors |= {f"encoder.{i}.weight": weight, f"encoder.{i}.bias": bias}
         return tensors
 
 
@@ -147,10 +134,10 @@ def forward(layers: Layers, rows: NDArray[np.float32]) -> NDArray[np.float32]:
     return rows
 
 
-def _read(kind: str, arrays: Mapping[str, NDArray[Any]], part: str) -> Layers:
-    layers: list[tuple[NDArray[np.float32], NDArray[np.float32]]] = []
-    while f"{part}.{len(layers)}.weight" in arrays and len(layers) < _MAX_LAYERS:
-        name = f"{part}.{len(layers)}"
+def _read(kind: str, arrays: Mapping[str, NDArray[Any]]) -> Layers:
+    layers: list[Layer] = []
+    while f"encoder.{len(layers)}.weight" in arrays and len(layers) < _MAX_LAYERS:
+        name = f"encoder.{len(layers)}"
         weight, bias = arrays[f"{name}.weight"], arrays.get(f"{name}.bias")
         if bias is None or weight.ndim != 2 or bias.shape != weight.shape[1:]:
             raise ModelError(f"latent encoder {kind}: {name} is not a weight with its bias")
@@ -161,5 +148,5 @@ def _read(kind: str, arrays: Mapping[str, NDArray[Any]], part: str) -> Layers:
                 raise ModelError(f"latent encoder {kind}: {name} is not finite float32")
         layers.append((weight, bias))
     if not layers:
-        raise ModelError(f"latent encoder {kind}: {part}.0.weight is missing")
+        raise ModelError(f"latent encoder {kind}: encoder.0.weight is missing")
     return tuple(layers)

@@ -16,6 +16,7 @@ from embeddb.cost_model.encoders.latent import (
     LATENT_DIM,
     Fitted,
     LatentEncoder,
+    Layer,
     Layers,
     forward,
     space_rows,
@@ -55,24 +56,22 @@ def fit(kind: str, raw: NDArray[np.float32], *, seed: int) -> LatentEncoder:
         raise UsageError("a configuration has a number that is not finite")
     rows = np.unique(np.asarray(raw, dtype=np.float32), axis=0)
     if len(rows) == 1 or not rows.shape[1]:
-        return Fitted(kind, *_constant(rows))
+        return Fitted(kind, (_zeros(rows.shape[1]),))
     if kind == "pca":
-        return Fitted(kind, *_principal(rows))
+        return Fitted(kind, _scaled(rows, (_principal(rows),)))
     with needing("training an autoencoder (the kind pca does without)"):
         from indexer.training.cost_model.latent_autoencoder import train
-    layers = train(rows, LATENT_DIM, seed=seed, variational=kind == "vae")
-    return Fitted(kind, *_scaled(rows, *layers))
+    encoder, _ = train(rows, LATENT_DIM, seed=seed, variational=kind == "vae")
+    return Fitted(kind, _scaled(rows, encoder))
 
 
-def _constant(rows: NDArray[np.float32]) -> tuple[Layers, Layers]:
-    """Latents of 0, decoded to the only row."""
-    width = rows.shape[1]
-    inward, outward = np.zeros((width, LATENT_DIM)), np.zeros((LATENT_DIM, width))
-    encoder = ((inward.astype(np.float32), np.zeros(LATENT_DIM, dtype=np.float32)),)
-    return encoder, ((outward.astype(np.float32), rows[0].copy()),)
+def _zeros(width: int) -> Layer:
+    """Latents of 0."""
+    weight = np.zeros((width, LATENT_DIM), dtype=np.float32)
+    return weight, np.zeros(LATENT_DIM, dtype=np.float32)
 
 
-def _principal(rows: NDArray[np.float32]) -> tuple[Layers, Layers]:
+def _principal(rows: NDArray[np.float32]) -> Layer:
     """The first 64 principal components, padded with 0."""
     mean = rows.mean(axis=0, dtype=np.float64)
     _, _, axes = np.linalg.svd(rows - mean, full_matrices=False)
@@ -82,18 +81,14 @@ def _principal(rows: NDArray[np.float32]) -> tuple[Layers, Layers]:
     axes *= np.sign(axes[np.arange(len(axes)), largest])[:, None]
     inward = np.zeros((rows.shape[1], LATENT_DIM))
     inward[:, : len(axes)] = axes.T
-    encoder = ((inward.astype(np.float32), (-mean @ inward).astype(np.float32)),)
-    decoder = ((np.ascontiguousarray(inward.T, dtype=np.float32), mean.astype(np.float32)),)
-    return _scaled(rows, encoder, decoder)
+    return inward.astype(np.float32), (-mean @ inward).astype(np.float32)
 
 
-def _scaled(rows: NDArray[np.float32], encoder: Layers, decoder: Layers) -> tuple[Layers, Layers]:
+def _scaled(rows: NDArray[np.float32], encoder: Layers) -> Layers:
     """The same map with latents centred and scaled over `rows`, within the weights themselves."""
     latents = forward(encoder, rows).astype(np.float64)
     mean = latents.mean(axis=0)
     scale = float(np.sqrt(np.mean((latents - mean) ** 2))) or 1.0
     weight, bias = encoder[-1]
     last = ((weight / scale).astype(np.float32), ((bias - mean) / scale).astype(np.float32))
-    weight, bias = decoder[0]
-    first = ((weight * scale).astype(np.float32), (bias + mean @ weight).astype(np.float32))
-    return (*encoder[:-1], last), (first, *decoder[1:])
+    return *encoder[:-1], last
