@@ -17,6 +17,7 @@ from embeddb.nests.dependence.legality import parallel_loops as parallel_loops
 from embeddb.nests.dependence.legality import reduction_loops as reduction_loops
 from embeddb.nests.nest import (
     Nest,
+    ending_at_last,
     index_range,
     iterations,
     loop_range,
@@ -170,8 +171,9 @@ _SPLIT = "a condition does not narrow an index: split the loop, as into i == 0 a
 
 def _check_inside(nest: Nest, access: Access, *, conditional: bool) -> None:
     array, name = nest.arrays[access.array], nest.array_name(access.array)
+    loops = tuple(map(ending_at_last, nest.loops))
     for dimension, (index, extent) in enumerate(zip(access.at, array.shape, strict=True)):
-        low, high = index_range(nest.loops, nest.arrays, index)
+        low, high = index_range(loops, nest.arrays, index)
         if low < 0 or high >= extent:
             raise NestError(
                 f"{name}: index {dimension + 1} runs from {low} to {high}, outside 0 to "

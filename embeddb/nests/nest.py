@@ -43,6 +43,18 @@ def loop_range(loops: Sequence[Loop], arrays: Sequence[Array], loop: int) -> tup
     return low, index_range(loops, arrays, loops[loop].upper)[1] - 1
 
 
+def ending_at_last(loop: Loop) -> Loop:
+    """The loop with the same iterations that ends right behind the last, where bounds are a number
+    apart, so that the range of its index is exact (`0:64:32` never is above 32)."""
+    low, high = loop.bounds
+    apart = high.affine.constant - low.affine.constant
+    alike = low.affine.coefs == high.affine.coefs and not loop.of_data
+    if loop.step < 2 or not alike or apart < 1:
+        return loop
+    last = (apart - 1) // loop.step * loop.step
+    return Loop(low, low + (last + 1), loop.step)
+
+
 def index_range(loops: Sequence[Loop], arrays: Sequence[Array], index: Index) -> tuple[int, int]:
     """Smallest and largest value. Raises: NestError where an array's values are unknown."""
     low, high = (furthest(loops, arrays, index.affine, up).constant for up in (False, True))

@@ -285,18 +285,6 @@ def counted(start: Index, within: str, end: Index, step: int, depth: int) -> tup
     raise NestError(f"a loop steps by {step} while its index {within} its end")
 
 
-def ending_at_last(loop: Loop) -> Loop:
-    """The loop with the same iterations that ends right behind the last, where bounds are a number
-    apart, so that the range of its index is exact (`0:64:32` never is above 32)."""
-    low, high = loop.bounds
-    apart = high.affine.constant - low.affine.constant
-    alike = low.affine.coefs == high.affine.coefs and not loop.of_data
-    if loop.step < 2 or not alike or apart < 1:
-        return loop
-    last = (apart - 1) // loop.step * loop.step
-    return Loop(low, low + (last + 1), loop.step)
-
-
 def at_turn(node: Node, value: int) -> Node:
     """A node for one value of the outermost loop around it, which is removed."""
 

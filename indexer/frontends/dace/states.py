@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from embeddb.core.errors import NestError
+from embeddb.nests.nest import ending_at_last
 from embeddb.nests.parts import Affine, Expr, Index, Loop, Read, Statement
 from indexer.frontends.dace.data import Containers, Part, Place, View, index_of, number_of
 from indexer.frontends.dace.tasklets import Output, combine_of, tasklet
@@ -22,7 +23,6 @@ from indexer.frontends.tree import (
     Refused,
     Step,
     constant,
-    ending_at_last,
 )
 
 _DEEPEST = 32

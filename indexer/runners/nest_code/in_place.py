@@ -26,7 +26,7 @@ from embeddb.kernels.nests.expressions import (
 from embeddb.kernels.nests.generate import PLAIN_PRELUDE, PRELUDE, c_function
 from embeddb.nests.dependence.distances import Distances
 from embeddb.nests.dependence.legality import needs_ascending
-from embeddb.nests.nest import Nest, index_range, values_of
+from embeddb.nests.nest import Nest, ending_at_last, index_range, values_of
 from embeddb.nests.parts import DTYPES
 from embeddb.nests.schedule import Schedule
 from indexer.frontends.c.scop import CFile, Scop
@@ -392,7 +392,8 @@ class _Place:
             offsets = nest.loops[at].lower.of
             assert offsets is not None
             array, (row,) = nest.arrays[offsets.array], offsets.at
-            first, last = index_range(nest.loops, nest.arrays, row)
+            loops = tuple(map(ending_at_last, nest.loops))
+            first, last = index_range(loops, nest.arrays, row)
             most = values_of(array)[1]
             pointer = self._argument(nest, offsets.array)
             yield f"embeddb_ascends_{array.dtype}({pointer}, {first}, {last + 1}, {most})"

@@ -43,6 +43,17 @@ def test_a_nest_of_a_file(tmp_path: Path) -> None:
     assert nest_from_text(nest_text(nest)) == nest
 
 
+def test_the_last_index_of_a_loop_that_takes_steps_is_exact(tmp_path: Path) -> None:
+    # i is 0, 4, ..., 28 and 30, 26, ..., 2: A[29 + 2] and x[30 + 1] are the last.
+    body = "for (int i = 0; i < N; i += 4) for (int j = 0; j < 2; j++) A[i + j + 2][i + 3] = 1;"
+    (nest,) = read(tmp_path, scop(body)).nests
+    assert nest.trips == (8, 2)
+    (nest,) = read(tmp_path, scop("for (int i = 30; i >= 0; i -= 4) x[i - 2] = x[i + 1];")).nests
+    assert nest.trips == (8,)
+    why = reason(tmp_path, scop(body.replace("j + 2", "j + 3")))
+    assert why == "program.c:6: A: index 1 runs from 3 to 32, outside 0 to 31"
+
+
 def test_defines_win_over_macros_and_bind_parameters(tmp_path: Path) -> None:
     source = """
 #ifndef N
