@@ -228,7 +228,8 @@ def index_pair(op: str, left: Index, right: Index) -> Index:
         return left * b
     if op == "/" and a is not None and b:
         return whole(divided(a, b))
-    raise NestError(f"a subscript or bound is not affine: {op} of two that vary")
+    what = "a quotient varies" if op == "/" else f"{op} of two that vary"
+    raise NestError(f"a subscript or bound is not affine: {what}")
 
 
 def index_power(base: Index, times: Index) -> Index:

@@ -126,6 +126,7 @@ def test_the_turn_with_most_work_is_taken(tmp_path: Path) -> None:
 
 REFUSED = {
     "a product": ("int j = i; A[i * j][0] = 1;", "not affine: * of two that vary"),
+    "a quotient": ("A[i / 2][0] = 1;", "not affine: a quotient varies"),
     "a square": ("for (int k = 0; k < i * i; k++) x[k] = 1;", "not affine"),
     "a subscript computed": ("int k = 0; k += i; k += 2; x[k] = 1;", "k is computed"),
     "a fraction": ("x[i / 2] = 1;", "not affine"),
