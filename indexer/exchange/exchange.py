@@ -19,8 +19,10 @@ from typing import TextIO
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError, NothingFound, UsageError
 from embeddb.core.files.safe_write import whole_file
+from embeddb.core.kinds import kind_exists
 from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.reports import Progress, Report, ignore_progress
+from embeddb.core.workload import Workload
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
 from embeddb.store import RunTable, Store
@@ -39,6 +41,8 @@ from indexer.readers.embeddb import Record, documents
 
 #: Export formats and their file endings.
 FORMATS: Mapping[str, str] = {"jsonl": ".jsonl", "csv": ".csv", "t4": ".json", "c-header": ".h"}
+#: Facts of a workload, or its content.
+Described = WorkloadInfo | Workload
 #: Formats without code that `index` reads: nests are then written beside them.
 _READ_BACK = ("csv", "t4")
 
@@ -157,7 +161,8 @@ def export(
         report.models = len(models)
         workloads = map(db.store.workload_or_info, infos)
         coded = (one for one in workloads if not isinstance(one, WorkloadInfo))
-        write_jsonl(out, runs, with_features(db, infos), docs, models, coded)
+        every = _with_later(db, runs, {info.id for info in infos})
+        report.patterns += write_jsonl(out, every, with_features(db, infos), docs, models, coded)
     elif format in FORMATS:
         plain = {"csv": write_csv, "t4": write_t4, "c-header": write_c_header}
         plain[format](out, runs, infos)
@@ -194,6 +199,20 @@ def _of_platform(store: Store, platform: str) -> Iterator[RunTable]:
 
 def _members(store: Store, partitions: Iterable[RunTable]) -> set[str]:
     return {pattern_id for p in partitions for pattern_id in store.members(p)}
+
+
+def _with_later(db: Lookup, runs: Iterable[Run], ids: set[str]) -> Iterator[Run | Described]:
+    """Runs; before the first one of a workload that is not among `ids`, since it was stored while
+    others were read, the workload's facts and its content."""
+    for run in runs:
+        if run.pattern_id not in ids:
+            ids.add(run.pattern_id)
+            info = db.store.pattern(run.pattern_id)
+            if info is not None and kind_exists(info.kind):
+                yield from with_features(db, [info], few=True)
+                if not isinstance(one := db.store.workload_or_info(info), WorkloadInfo):
+                    yield one
+        yield run
 
 
 def _counted(runs: Iterator[Run], report: ExportReport) -> Iterator[Run]:
@@ -309,5 +328,5 @@ def _records(db: Lookup, chosen: list[RunTable]) -> Iterator[Record]:
         code = store.workload_or_info(info)
         if not isinstance(code, WorkloadInfo):
             yield code
-    for p in chosen:
-        yield from store.runs(p.platform, p.op, own=True)
+    runs = (run for p in chosen for run in store.runs(p.platform, p.op, own=True))
+    yield from _with_later(db, runs, ids)

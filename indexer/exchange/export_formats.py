@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, TextIO
 
 import msgspec
@@ -88,27 +89,27 @@ _UNKNOWN = [getattr(WorkloadInfo(id=""), name) for name in WorkloadInfo.__struct
 
 def write_jsonl(
     out: TextIO,
-    runs: Iterable[Run],
+    runs: Iterable[Run | WorkloadInfo | Workload],
     patterns: Iterable[WorkloadInfo],
     platforms: Iterable[PlatformDoc] = (),
     models: Iterable[ModelDoc] = (),
     coded: Iterable[Workload] = (),
-) -> None:
+) -> int:
     """Write a complete export: loss-free, and the same bytes for the same records in the same
-    order. Patterns and platforms that only runs mention are written with their id alone."""
+    order. Patterns and platforms that only runs mention are written with their id alone. Returns
+    the number of workloads that came among the runs."""
     lines = _Lines(out)
     lines.put({"format": "embeddb", "version": VERSION})
     for platform in platforms:
         lines.number("platform", platform.id, [platform.id, platform.text, platform.environment])
-    for info in patterns:
-        fields = [getattr(info, name) for name in WorkloadInfo.__struct_fields__]
-        lines.number("pattern", info.id, _trimmed(fields, _UNKNOWN))
-    for one in coded:
-        number = lines.number("pattern", one.id, [one.id])
-        kind = kind_of(one.kind)
-        lines.put([kind.table, number, json.loads(kind.write(nameless(one)))])
-    written = 0
+    for described in chain(patterns, coded):
+        lines.describe(described)
+    written = later = 0
     for run in runs:
+        if not isinstance(run, Run):
+            lines.describe(run)
+            later += isinstance(run, WorkloadInfo)
+            continue
         written += 1
         ends = _trimmed([run.campaign, run.replaces], ["", ""])
         measured = _trimmed(list(msgspec.structs.astuple(run.measurement)), _UNMEASURED)
@@ -122,6 +123,7 @@ def write_jsonl(
     for model in models:
         lines.put(["model", model.version, model.registered, model.card])
     lines.put(["end", lines.count("platform"), lines.count("pattern"), written])
+    return later
 
 
 class _Lines:
@@ -134,6 +136,15 @@ class _Lines:
 
     def put(self, record: Any) -> None:
         self._out.write(self._encode(_spelled(record)).decode() + "\n")
+
+    def describe(self, one: WorkloadInfo | Workload) -> None:
+        """Write the facts of a workload, or its content."""
+        if isinstance(one, WorkloadInfo):
+            fields = [getattr(one, name) for name in WorkloadInfo.__struct_fields__]
+            self.number("pattern", one.id, _trimmed(fields, _UNKNOWN))
+        else:
+            kind, number = kind_of(one.kind), self.number("pattern", one.id, [one.id])
+            self.put([kind.table, number, json.loads(kind.write(nameless(one)))])
 
     def number(self, kind: str, key: Hashable, fields: list[Any]) -> int:
         """The number of `key` among its kind, writing its line when it is new."""

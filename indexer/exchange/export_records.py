@@ -60,15 +60,20 @@ def platform_docs(store: Store) -> list[PlatformDoc]:
     return docs
 
 
-def with_features(db: Lookup, infos: list[WorkloadInfo]) -> Iterator[WorkloadInfo]:
+def with_features(
+    db: Lookup, infos: list[WorkloadInfo], *, few: bool = False
+) -> Iterator[WorkloadInfo]:
     """Patterns with their vectors among the features, so that they can be compared without
-    structure."""
+    structure. Those of a `few` are looked up by their keys."""
     there = db.featurizers()
     readers: list[Travelling | RowHistograms] = [
         plug for name in _TRAVELS if isinstance(plug := there.get(name), Travelling)
     ]
     readers.append(ROW_LENGTHS)
-    stored = [(r, db.store.vectors.every(r.name, r.version)) for r in readers]
+    every, get, ids = db.store.vectors.every, db.store.vectors.get, [info.id for info in infos]
+    stored = [
+        (r, get(r.name, r.version, ids) if few else every(r.name, r.version)) for r in readers
+    ]
     for info in infos:
         features = dict(info.features)
         for reader, vectors in stored:

@@ -53,6 +53,26 @@ def everything(db: Database) -> tuple[set[str], dict[str, WorkloadInfo], list[st
     return runs, {info.id: info for info in db.store.patterns()}, db.store.platforms()
 
 
+def test_workloads_that_are_stored_during_an_export_are_complete_in_it(tmp_path: Path) -> None:
+    db, late = filled(), Pattern.from_coo((7, 8), np.arange(7), np.arange(7), name="late")
+
+    class Out(io.StringIO):
+        def write(self, text: str) -> int:
+            if text.startswith('["pattern"') and not db.store.find("late"):
+                measured = Measurement(times_s=(1e-3,))
+                run = Run(late.id, SPMM, CPU.id, CPU.default(SPMM), measured)
+                db.index.record([run], late, CPU)
+            return super().write(text)
+
+    out, other = Out(), Database.in_memory()
+    report = export(db.index, out, format="jsonl")
+    (tmp_path / "all.jsonl").write_text(out.getvalue())
+    assert report.patterns == 5
+    assert import_file(other.index, tmp_path / "all.jsonl").rejected == 0
+    (info,) = other.store.find("late")
+    assert (info.id, info.m, info.n, info.nnz) == (late.id, 7, 8, 7)
+
+
 def test_facts_of_machines_travel(tmp_path: Path) -> None:
     """Those that are known where they are read and not in the file stay."""
     db, other = filled(), Database.in_memory()

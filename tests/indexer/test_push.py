@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import stub_id
 from embeddb.core.records import WorkloadInfo
 from embeddb.database import Database
+from embeddb.index.lookup import Lookup
 from embeddb.store.withdrawn import RunSelection
+from indexer.exchange import exchange
 from indexer.exchange.exchange import export_file, import_file, own_source, push
 
 PLATFORM = builders.tiny()
@@ -46,6 +49,23 @@ def test_a_push_adds_once_and_is_noted() -> None:
     assert (source.name, source.number) == ("ann@here", 1)
     assert [(p.added, p.duplicates) for p in source.pushes] == [(done.added, 0), (0, done.added)]
     assert source.pushes[0].platforms == tuple(done.platforms)
+
+
+def test_workloads_that_are_stored_during_a_push_are_pushed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own, team = contributor(), Database.in_memory()
+    late = builders.patterns(1, first=50)[0]
+    described = exchange.with_features
+
+    def meanwhile(db: Lookup, infos: list[WorkloadInfo], **few: bool) -> Iterator[WorkloadInfo]:
+        yield from described(db, infos, **few)
+        if not own.store.find(late.name):
+            own.index.record(builders.runs_of(late, PLATFORM), late, PLATFORM)
+
+    monkeypatch.setattr(exchange, "with_features", meanwhile)
+    done = push(own.index, team.index, source="ann")
+    assert done.rejected == 0 and runs(team) == runs(own)
 
 
 def test_two_contributors_stand_beside_each_other() -> None:
