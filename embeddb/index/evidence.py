@@ -10,10 +10,10 @@ from embeddb.core import __version__
 from embeddb.store.model_files import MODELS
 
 #: Raised with every change of how metric, policy and guard are fitted: saved ones are refitted.
-FIT_VERSION = "10"
+FIT_VERSION = "11"
 #: Raised where the same evidence and fits give other answers, by ranking or by models that queries
 #: learn.
-_RANKING_VERSION = "4"
+_RANKING_VERSION = "5"
 
 
 def evidence_key(generation: int, folder: Path | None) -> str:

@@ -75,7 +75,7 @@ class Features:
         cls, ids: Sequence[str], vectors: Vectors, groups: NDArray[np.str_], learned: LearnedFrom
     ) -> Features:
         """Features of patterns with their groups str[r], in this order."""
-        raw = np.array([vectors[i] for i in ids], dtype=np.float32)
+        raw = np.array([vectors[i] for i in ids] or np.zeros((0, 1)), dtype=np.float32)
         if not learned.by_fold:
             return cls.plain(raw, ~np.isin(groups, sorted(learned.groups)))
         by_fold = [[of_fold[i] for i in ids] for of_fold in learned.by_fold]

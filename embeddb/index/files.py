@@ -107,7 +107,7 @@ class IndexFiles:
             key, inputs, {name: featurizers[name].version for name in tried}, again
         )
         built = replace(built, generation=generation, counters=counters)
-        if only is not None:
+        if only is not None and built.ids:
             built = widened(self._store, built, self._vectors(built.featurizer, ids))
         self._open[key] = built
         self._save(built, {name: featurizers[name].version for name in readable})
@@ -170,7 +170,7 @@ class IndexFiles:
         # Nests without counters have none, which answers report; programs never have one.
         if counters or not any(reads(f, op.kind) for f in featurizers.values()):
             return
-        if partition is None:
+        if partition is None or not partition.ids:
             kinds = [(name, f.version) for name, f in featurizers.items()]
             tables = pooled_partitions(self._store, op, scope)
             unread = {i for table in tables for i in self._store.members(table)}
@@ -190,7 +190,8 @@ class IndexFiles:
         """Vectors of the featurizers that have those of nine in ten patterns, else of the one that
         has most; in order of preference. Those that cannot embed on this machine are left out
         unless there is no other. With `counters` also of those that read the counters of that
-        platform instance, or `only` those of one featurizer."""
+        platform instance, or `only` those of one featurizer. Without any vector those of one
+        featurizer, none: averages answer."""
         ids = evidence.neighbour_ids
         names = [only] if only else self._featurizers.counting(counters)
         stored = {name: of for name in names if (of := self._vectors(name, ids))}
@@ -204,6 +205,9 @@ class IndexFiles:
             if len(of) >= READABLE * len(ids) and (name not in COSTLY or len(of) == most)
         }
         fullest = max(stored, key=lambda name: len(stored[name]), default="")
+        if not stored and not only and not counters:
+            able = (n for n in names if reads(self._featurizers[n], evidence.op.kind))
+            return {name: {} for name in list(able)[:1]}
         return enough or {name: of for name, of in stored.items() if name == fullest}
 
     def _vectors(self, featurizer: str, ids: Collection[str]) -> dict[str, NDArray[np.float32]]:
@@ -437,7 +441,8 @@ class IndexFiles:
         if reader is None or reader.version != version:
             here = "which is not here" if reader is None else f"here it is {reader.version}"
             raise StoreCorrupt(f"made with featurizer {name} {version}, {here}")
-        if reader.dim != saved.vectors.shape[1] or (lists and lists.dim != reader.dim):
+        dims = [saved.vectors.shape[1]] if saved.ids else []
+        if any(dim != reader.dim for dim in (*dims, *([lists.dim] if lists else []))):
             raise StoreCorrupt(f"its vectors are none of featurizer {name}")
         return saved
 

@@ -139,7 +139,8 @@ def first_choices(
     neighbours and `shrink` with the `doubt` of answers, among the configurations that ran on the
     row and in another group, else the default. A failure has the default's gain, 0."""
     centred = part.gains - effects(part.gains)[0][:, None]
-    prior, average = _others_prior(centred, group), _others_mean(part.gains, group)
+    average = _others_mean(part.gains, group)
+    prior = average if np.isinf(shrink) else _others_prior(centred, group)
     weighted, weight = _weighed(centred, part.trust)
     zeros = (part.gains == 0.0).sum(axis=0) * (knows := _knows_default(part.gains))
     chosen = FirstChoices.unknown(group[part.rows])

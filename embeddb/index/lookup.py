@@ -215,20 +215,23 @@ class Lookup:
     ) -> AnswerIndex | None:
         """Build a partition from the store and save it, unless the saved one is current (`again`:
         in any case); with `counters`, the one for nests that were counted on that platform
-        instance, None where too few were. Raises: StoreError if it cannot be saved."""
-        return self._files.refresh(op, scope, again=again, counters=counters)
+        instance, None where too few were; None where no workload has a vector. Raises: StoreError
+        if it cannot be saved."""
+        return _comparing(self._files.refresh(op, scope, again=again, counters=counters))
 
     def partition(self, op: Op, platform: Platform) -> AnswerIndex | None:
-        """The current evidence for an op on a platform; None if it was never measured."""
+        """The current evidence for an op on a platform; None if it was never measured, or no
+        workload that ran has a vector."""
         scope = scope_of(platform)
         measured = scope_partitions(self.store, op, scope)
-        return self._partition(op, scope) if measured else None
+        return _comparing(self._partition(op, scope)) if measured else None
 
     def answering(self, op: Op, platform: Platform, *, nest_id: str = "") -> AnswerIndex | None:
         """The index that answers for an op on a platform: its own evidence, where that is little
         with other widths and value types of the kernel; at a width that was never measured that of
-        `answering_op`; None if there is none of these. For a nest that was counted there, by
-        vectors with counters where its neighbours have them too and held-out answers are better."""
+        `answering_op`; None if there is none of these. Without vectors it has averages only. For a
+        nest that was counted there, by vectors with counters where its neighbours have them too and
+        held-out answers are better."""
         scope = scope_of(platform)
         plain = self._partition(answering_op(self.store, op, scope), scope)
         counted = op.workload.counted and nest_id and not self.featurizer
@@ -453,3 +456,8 @@ class Lookup:
         if self.store.pattern(pattern.id) is None or self.store.workload(pattern.id) is None:
             self.add_pattern(pattern)
         self.store.append(runs)
+
+
+def _comparing(partition: AnswerIndex | None) -> AnswerIndex | None:
+    """The partition, if it has workloads that can be compared."""
+    return partition if partition is not None and partition.ids else None

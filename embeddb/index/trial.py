@@ -6,6 +6,7 @@ chooses the policy and its expected errors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -210,6 +211,10 @@ class Trial:
         k, shrink, learned = self.key
         judged = [validated] if self.keys else []
         policy = settings_of((k, shrink), judged, expected([self.validation], most_slower))
+        if policy.static_loss < policy.loss and most_slower is None:
+            near = self.near[learned]
+            fixed = first_choices(near, self.part, self.group, k=k, shrink=math.inf)
+            policy = settings_of((k, math.inf), [fixed], expected([fixed], most_slower))
         policy = replace(policy, fitted_on=self.validation.counted().group.size)
         if self.keys and validated.group.size:
             extra = self._extra_half_loss(self.near[learned], policy)

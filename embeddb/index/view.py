@@ -354,8 +354,10 @@ def own_losses(inputs: ViewInput, view: View, left_out: LeftOut | None) -> dict[
         return {}
     parts = _own_parts(inputs, view.target)
     rows, choices = _own_fit(inputs, parts, view.policy, left_out).held_out()
-    lost = zip(rows.tolist(), choices.lost(view.policy.guard).tolist(), strict=True)
-    return {row: loss for row, loss in lost if math.isfinite(loss)}
+    fixed = math.isinf(view.policy.shrink)
+    lost = choices.best - choices.static if fixed else choices.lost(view.policy.guard)
+    each = zip(rows.tolist(), lost.tolist(), strict=True)
+    return {row: loss for row, loss in each if math.isfinite(loss)}
 
 
 def losses_before_and_after(
@@ -395,9 +397,8 @@ def _beliefs(
     inputs: ViewInput, target: Source, layers: Sequence[Layer], apart: float
 ) -> list[Belief]:
     """Beliefs about the layers; without shifts for a single source and for records of winners."""
-    if inputs.evidence.winners or (
-        len(layers) == 1 and target.platform in ("", layers[0].source[0])
-    ):
+    alone = len(layers) == 1 and target.platform in ("", layers[0].source[0])
+    if inputs.evidence.winners or not layers or alone:
         still = np.zeros(len(inputs.configs))
         return [Belief(layer.source, still, 0.0, len(layer.rows)) for layer in layers]
     near = inputs.near.places

@@ -7,11 +7,12 @@ the distance of the k-th neighbour, the score of configuration c is
     w_i = 1 / (d_i / d_k + 0.1)
 
 summed over the neighbours that ran c. `shrink` is the number of pseudo-neighbours the platform's
-average counts as; infinite, it is the static best. k and shrink minimise the loss on every matrix
-of the evidence with its whole group held out, and the static best wins unless it is beaten by more
-than a standard error. The metric is the standardised features, or these stretched along the
-directions from which a ridge regression predicts the gains, whichever has the least loss on groups
-it was not fitted to; either is a distance between patterns that an explanation can show.
+average counts as; infinite, the static best answers. k and shrink minimise the loss on every matrix
+of the evidence with its whole group held out; the static best wins unless it is beaten by more than
+a standard error, and wherever its answers to groups left out of the fit are better. The metric is
+the standardised features, or these stretched along the directions from which a ridge regression
+predicts the gains, whichever has the least loss on groups it was not fitted to; either is a
+distance between patterns that an explanation can show.
 docs/explanation/decisions.md has the alternatives and their figures.
 """
 

@@ -64,7 +64,8 @@ def build_query(
     if partition is not None:
         vector = None
         try:
-            partition, vector = _placed(lookup, pattern, op, platform, partition)
+            if partition.ids:
+                partition, vector = _placed(lookup, pattern, op, platform, partition)
         except NothingFound:
             if not query.own.timings and not query.own.other_width:
                 raise

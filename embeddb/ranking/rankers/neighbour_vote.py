@@ -156,7 +156,7 @@ def scores(query: Query) -> tuple[Floats, NDArray[np.int64]]:
     configuration) and the number int64[c] of voters."""
     ran = np.isfinite(query.vote.gains)
     if not _trusted(query):
-        return query.vote.prior, ran.sum(axis=0)
+        return query.vote.mean, ran.sum(axis=0)
     centred = np.where(ran, query.vote.gains - query.vote.levels[:, None], 0.0)
     shrink, counted = max(query.vote.shrink, 1e-6), _counted(query)
     support = query.vote.weights @ counted + shrink

@@ -220,6 +220,22 @@ def test_the_guard_needs_more_than_a_standard_error() -> None:
     assert chosen_key(keys, np.array([*table.values()]), group) == (3, 0.0, False)
 
 
+def test_where_the_best_fixed_choice_is_better_on_held_out_rows_it_answers() -> None:
+    """Also where it is not so by a standard error, as where the vote fails in one group."""
+    x, gains, names = _data(0, groups=10)
+    voting = trial.Trial.of(Features.plain(x), gains, names)
+    judged = voting.validation
+    assert math.isfinite(voting.fitted(judged).policy.shrink)
+    hopeless = np.where(judged.group == "g3", -7.0, judged.static)
+    policy = voting.fitted(judged._replace(measured=hopeless)).policy
+    assert math.isinf(policy.shrink)
+    choices = held_out.first_choices(
+        voting.near[voting.key[2]], voting.part, voting.group, k=policy.k, shrink=math.inf
+    )
+    assert policy.loss == pytest.approx(choices.lost(policy.guard).mean())
+    np.testing.assert_array_equal(choices.measured, choices.static)
+
+
 def _asked(
     x: np.ndarray, gains: np.ndarray, names: np.ndarray, folds: int = 5
 ) -> tuple[float, float]:

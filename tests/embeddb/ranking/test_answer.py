@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -335,6 +336,27 @@ def test_a_stored_pattern_is_queried_by_what_is_known_of_it(lawful: Database) ->
     assert info is not None
     assert lawful.query(info, platform="tiny", op=OP).link == "measured"
     assert lawful.query(info, platform="tiny", op="spmv").link == "default"
+
+
+def test_the_best_fixed_choice_where_no_measured_matrix_can_be_compared(tmp_path: Path) -> None:
+    """Runs of matrices whose names alone are known have averages, also once they are saved."""
+    with Database.create(tmp_path / "db") as db:
+        db.store.put_platform(tiny())
+        for at in range(4):
+            known = WorkloadInfo(id=f"{at:032x}", name=f"matrix {at}", stub=True)
+            seconds = {c: 5.0 - i + 0.1 * at for i, c in enumerate(CONFIGS[:3])}
+            runs = [
+                Run(known.id, OP, "tiny", config, Measurement(times_s=(s,)))
+                for config, s in seconds.items()
+            ]
+            db.store.append(runs, patterns=[known])
+        embed(db.index)
+        assert db.index.partition(Op.parse("spmm:32"), tiny()) is None
+    with Database.open(tmp_path / "db") as db:
+        made = db.query(band(20, 2), platform="tiny", op=OP)
+        assert db.index.repairs() == []
+    assert (made.link, _first(made), made.neighbours) == ("static-best", {"variant": "c"}, [])
+    assert "no measured pattern is comparable" in made.warnings[0]
 
 
 # -- in general --------------------------------------------------------------------------------
