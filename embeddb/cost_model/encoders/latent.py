@@ -83,12 +83,12 @@ def from_tensors(kind: str, tensors: Mapping[str, Any]) -> LatentEncoder:
         )
     # Files of earlier versions have the decoder, too.
     own = {name: array for name, array in arrays.items() if not name.startswith("decoder.")}
-    made = Fitted(kind, _read(kind, own))
-    if 2 * len(made.encoder) != len(own):
+    fitted = Fitted(kind, _read(kind, own))
+    if 2 * len(fitted.encoder) != len(own):
         raise ModelError(f"latent encoder {kind}: there are tensors that belong to no layer")
-    if made.dim != LATENT_DIM:
-        raise ModelError(f"latent encoder {kind}: it gives {made.dim} numbers, not {LATENT_DIM}")
-    return made
+    if fitted.dim != LATENT_DIM:
+        raise ModelError(f"latent encoder {kind}: it gives {fitted.dim} numbers, not {LATENT_DIM}")
+    return fitted
 
 
 @dataclass(frozen=True, eq=False)
