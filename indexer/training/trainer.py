@@ -67,13 +67,15 @@ class Job:
 
     `batches(epoch)` always returns the same `steps` batches for an epoch (1, 2, …); `loss(batch)`
     is a scalar with a gradient; `validate()` returns the figures of an epoch by name, lower is
-    better, and is called with the module in evaluation mode and without gradients.
+    better, and is called with the module in evaluation mode and without gradients. `stepped()` is
+    called after each step.
     """
 
     steps: int
     batches: Callable[[int], Iterable[Any]]
     loss: Callable[[Any], Tensor]
     validate: Callable[[], dict[str, float]]
+    stepped: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,7 @@ def _train(state: _State, job: Job, progress: Progress) -> float:
         if settings.clip:
             nn.utils.clip_grad_norm_(state.module.parameters(), settings.clip)
         state.optimizer.step()
+        job.stepped()
         progress("train", done + step, batches)
     return total / max(job.steps, 1)
 

@@ -138,8 +138,9 @@ def judgement(kernels: Sequence[HeldOutKernel]) -> dict[str, Any]:
     for at in range(int(parts.max()) + 1):
         others = [one for one, part in zip(kernels, parts, strict=True) if part != at]
         own = [one for one, part in zip(kernels, parts, strict=True) if part == at]
-        for name, (weight, guard) in _settings(others, unrun_first=unrun).items():
-            shares.setdefault(name, []).extend(_shares(own, weight, guard, unrun_first=unrun))
+        there = bool(_hidden(others)["unrun_first"])
+        for name, (weight, guard) in _settings(others, unrun_first=there).items():
+            shares.setdefault(name, []).extend(_shares(own, weight, guard, unrun_first=there))
     whole = _settings(kernels, unrun_first=unrun)
     figures = {name: share_figures(pairs) for name, pairs in shares.items()}
     weight, guard = whole["transfer+rank"]

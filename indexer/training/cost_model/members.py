@@ -114,7 +114,7 @@ class Member:
             seed=self.seed,
             run=json.dumps([self.run, self.index]),
         )
-        job = Job(self.steps, self.batches, self.loss, self.validate)
+        job = Job(self.steps, self.batches, self.loss, self.validate, self.module.follow)
         fitted = fit(self.module, job, settings=settings, folder=folder, progress=progress)
         with torch.no_grad():
             scores = {int(i): self.scores(int(i)) for i in np.flatnonzero(self.unseen)}
@@ -142,8 +142,6 @@ class Member:
 
     def loss(self, batch: tuple[NDArray[np.int64], NDArray[np.int64]]) -> Tensor:
         rows, entries = batch
-        # The step before this one has moved the weights.
-        self.module.follow()
         x = self._read(self.module.net, rows)
         if self.settings.noise:
             jitter = self.settings.noise * torch.randn(x.shape)

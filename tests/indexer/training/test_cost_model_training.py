@@ -180,6 +180,21 @@ def same(one: CostModel, other: CostModel) -> bool:
     return all(np.array_equal(one.tensors[n], other.tensors[n]) for n in one.tensors)
 
 
+def test_the_weights_that_stay_include_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    fit, trained = members.Member.fit, list[members.Member]()
+
+    def fitted(member: members.Member, *args: Any) -> Any:
+        trained.append(member)
+        return fit(member, *args)
+
+    monkeypatch.setattr(members.Member, "fit", fitted)
+    train(samples(), replace(quick(), average=0.0))
+    for member in trained:
+        own, mean = member.module.net.parameters(), member.module.mean.parameters()
+        assert all(bool((one == other).all()) for one, other in zip(own, mean, strict=True))
+    assert trained
+
+
 def test_it_learns_what_matrices_change_and_the_same_every_time() -> None:
     whole = samples(matrices=40)
     known, new = whole.take(range(30)), range(30, 40)
