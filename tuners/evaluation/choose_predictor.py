@@ -116,6 +116,8 @@ class Training:
 
         samples = self.request.limited(self.available)
         self._note_few(samples)
+        if self.request.judged and (overlap := known_to(self.start, samples)):
+            self.note(overlap)
         names, why = candidates(self.request, samples, self.start)
         if why:
             self.note(f"predictor {why}")
@@ -157,6 +159,26 @@ class Training:
         """The judge of a model, without its source if it is of trees that do not use it."""
         left_out = settings.predictor == "trees" and "source" not in model.card
         return Judge(self, settings, None if left_out else self.start)
+
+
+def known_to(start: CostModel | None, samples: Samples) -> str:
+    """A warning if the model to start from learned run times of groups by which the trained one is
+    judged; else empty."""
+    if start is None:
+        return ""
+    from indexer.training.cost_model.train import learned_groups
+
+    groups = set(np.unique(samples.groups).tolist())
+    both = len(groups & learned_groups(start))
+    of = f"{both} of the {plural(len(groups), 'group')} that judge this one"
+    if "learned_from" not in start.card:
+        of = "groups that its file does not name"
+    elif not both:
+        return ""
+    return (
+        f"warning: the model to start from learned run times of {of}: held-out shares may be too "
+        "high for matrices that are new to both"
+    )
 
 
 def candidates(

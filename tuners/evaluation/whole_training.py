@@ -19,7 +19,7 @@ from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_of
 from embeddb.platforms.platform import Platform
 from tuners.evaluation.bench import Bench
-from tuners.evaluation.choose_predictor import HeldOut, TrainingRequest
+from tuners.evaluation.choose_predictor import HeldOut, TrainingRequest, known_to
 from tuners.evaluation.learned import Seen, held_out, seen_by
 
 if TYPE_CHECKING:
@@ -97,6 +97,8 @@ class WholeTraining:
         if np.unique(groups).size < 2:
             self.note("warning: one group of matrices: it is not judged, so it will not rank")
             return {}
+        if overlap := known_to(self.start, self.available):
+            self.note(overlap)
         fold = split_groups(groups, min(_PARTS, np.unique(groups).size), 0)
         rest = self._limited(self.available.take(np.flatnonzero(fold != 0)))
         try:

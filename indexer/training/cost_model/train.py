@@ -389,6 +389,17 @@ def _platform(platform: Platform, op: Op) -> dict[str, str]:
     }
 
 
+def learned_groups(model: CostModel | None) -> frozenset[str]:
+    """The groups whose run times a model learned, its source included; those that the card of an
+    earlier version does not name are missing."""
+    listed = None if model is None else model.card.get("learned_from")
+    return (
+        frozenset(g for g in listed if isinstance(g, str))
+        if isinstance(listed, list)
+        else frozenset()
+    )
+
+
 def _card(samples: Samples, settings: CostSettings, start: CostModel | None) -> dict[str, Any]:
     op = samples.ops[0]
     layout = _layout(samples.platform, op, settings)
@@ -404,6 +415,7 @@ def _card(samples: Samples, settings: CostSettings, start: CostModel | None) -> 
         "data": samples.hash,
         "patterns": len({row.pattern_id for row in samples.rows}),
         "groups": int(np.unique(samples.groups).size),
+        "learned_from": sorted({*np.unique(samples.groups).tolist(), *learned_groups(start)}),
         "samples": len(samples.gain),
         "dce": _collected(samples, start),
         "simulated": samples.platform.simulated,

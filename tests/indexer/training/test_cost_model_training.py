@@ -37,7 +37,12 @@ from indexer.training.cost_model import losses, members  # noqa: E402
 from indexer.training.cost_model import train as costmodel  # noqa: E402
 from indexer.training.cost_model.settings import LOSSES, paper  # noqa: E402
 from indexer.training.cost_model.train import retarget, train  # noqa: E402
-from tuners.evaluation.choose_predictor import Training, TrainingRequest, candidates  # noqa: E402
+from tuners.evaluation.choose_predictor import (  # noqa: E402
+    Training,
+    TrainingRequest,
+    candidates,
+    known_to,
+)
 
 SPADE = load_platform("spade")
 OP = Op.parse("spmm:32")
@@ -302,6 +307,11 @@ def test_a_model_moves_to_another_platform() -> None:
     assert zero.mismatch(SPADE, OP, "stats", "1") == ""
     assert np.isfinite(tau(zero, target, new))
     assert tau(made, target, new) > tau(zero, target, new)
+    assert set(made.card["learned_from"]) == {*source.card["learned_from"], *few.groups.tolist()}
+    warned = known_to(source, few)
+    both = set(few.groups.tolist()) & set(source.card["learned_from"])
+    assert f"{len(both)} of the {np.unique(few.groups).size} groups that judge this one" in warned
+    assert known_to(source, target.take(range(28, 30))) == known_to(None, few) == ""
     untouched = source.tensors["member.0.mapper.0.weight"]
     np.testing.assert_array_equal(zero.tensors["member.0.mapper.0.weight"], untouched)
 
