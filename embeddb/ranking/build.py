@@ -229,7 +229,7 @@ def with_evidence(
             ),
             neighbours=tuple(_neighbour(partition, *one, name_of) for one in neighbours),
             vector=np.zeros(0, dtype=np.float32) if vector is None else vector,
-            featurizer=partition.featurizer,
+            featurizer="" if vector is None else partition.featurizer,
         ),
     )
 

@@ -353,8 +353,9 @@ def test_the_best_fixed_choice_where_no_measured_matrix_can_be_compared(tmp_path
         embed(db.index)
         assert db.index.partition(Op.parse("spmm:32"), tiny()) is None
     with Database.open(tmp_path / "db") as db:
-        made = db.query(band(20, 2), platform="tiny", op=OP)
+        made = db.query(band(20, 2), platform="tiny", op=OP, why=True)
         assert db.index.repairs() == []
+        assert db.explain(made.id).answer == {"variant": "c"}
     assert (made.link, _first(made), made.neighbours) == ("static-best", {"variant": "c"}, [])
     assert "no measured pattern is comparable" in made.warnings[0]
 
