@@ -61,6 +61,10 @@ class Averages:
     mean: Floats
     cover: NDArray[np.int64]
 
+    def by(self, shrink: float) -> Floats:
+        """The averages float64[c] of a vote; without weight on neighbours the mean gains."""
+        return self.mean if math.isinf(shrink) else self.prior
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewInput:

@@ -206,9 +206,8 @@ def with_evidence(
         ids, distances = partition.nearest(vector, count=policy.k, exclude=excluded)
     rows = partition.places_of(ids)
     positions, rejected = split_legal(partition, query.space)
-    vote = _vote(
-        query, partition, view, rows, policy.weights(distances), sorted(positions.values())
-    )
+    legal = sorted(positions.values())
+    vote = _vote(query, partition, view, rows, policy.weights(distances), legal)
     stored = tuple(sorted(positions, key=positions.__getitem__))
     tried = well_tried(partition.view_input, query.platform.id)
     best = [view.beliefs[int(shares.argmax())].source for shares in view.shares[rows]]
@@ -221,8 +220,9 @@ def with_evidence(
             well_tried=None
             if tried is None
             else frozenset(c for c, at in positions.items() if tried[at]),
-            failures=Failures.of(stored, sorted(positions.values()), view.gains, view.failing),
+            failures=Failures.of(stored, legal, view.gains, view.failing),
             rejected=rejected,
+            prior=view.averages.by(policy.shrink)[legal],
             shrink=policy.shrink,
             quality=VoteQuality.of(
                 policy, winners=partition.evidence.winners, judged_by=view.judged

@@ -15,6 +15,7 @@ from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Ranker
 from embeddb.ranking.rankers.cost_model import over_default
 from embeddb.ranking.rankers.neighbour_vote import VoteParts, parts_of_vote
+from embeddb.ranking.rankers.order import position
 from embeddb.ranking.recommendation import Candidate, GainTerm
 
 #: Summands below it, in log gain, are rounding.
@@ -43,8 +44,9 @@ def _terms(ranker: Ranker, first: Candidate) -> list[GainTerm]:
     parts: list[GainTerm] = []
     if by_vote:
         parts += _of_vote(query, config, 1.0 - weight if ranker.by_model else 1.0)
-    if ranker.by_model and config in query.prediction.configs:
-        gain = float(over_default(query)[0][query.prediction.configs.index(config)])
+    at = position(query.prediction.configs, config) if ranker.by_model else -1
+    if at >= 0:
+        gain = float(over_default(query)[0][at])
         parts.append(GainTerm(term="cost model", log_gain=weight * gain))
     rest -= sum(one.log_gain for one in parts)
     name = "mean held-out error"
@@ -56,14 +58,13 @@ def _terms(ranker: Ranker, first: Candidate) -> list[GainTerm]:
 def _of_vote(query: Query, config: Config, counts: float) -> Iterator[GainTerm]:
     """Terms of the vote relative to the default's: of each neighbour, of the platform's average,
     and of the doubt where not all neighbours ran the configuration."""
-    votes = query.vote.configs
-    if config not in votes:
+    own, default = (position(query.vote.configs, one) for one in (config, query.default))
+    if own < 0:
         return
-    here = parts_of_vote(query, votes.index(config))
-    gains = query.vote.gains[:, votes.index(config)]
+    here, gains = parts_of_vote(query, own), query.vote.gains[:, own]
     base = VoteParts(np.zeros(len(gains)), np.zeros(len(gains)), 0.0, 0.0)
-    if query.default in votes:
-        base = parts_of_vote(query, votes.index(query.default))
+    if default >= 0:
+        base = parts_of_vote(query, default)
     for at, near in enumerate(query.vote.neighbours):
         yield GainTerm(
             term="neighbour",

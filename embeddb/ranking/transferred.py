@@ -53,7 +53,8 @@ class MeasuredGains:
         view = partition.view(query.platform, calls=query.calls)
         ids = [near.pattern_id for near in query.vote.neighbours]
         rows = partition.places_of(ids)
-        return cls(partition.evidence.configs, view.gains[rows], view.averages.prior)
+        averages = view.averages.by(query.vote.shrink)
+        return cls(partition.evidence.configs, view.gains[rows], averages)
 
     def fastest(self, row: int, count: int) -> list[int]:
         """Columns of at most `count` configurations faster than the default, the fastest first."""

@@ -144,9 +144,9 @@ class NeighbourVote(Ranker):
         """Standard deviation float64[u] of the difference to the answer on the same neighbour, in
         which much of the scatter cancels."""
         gains, score = self.query.vote.gains, self.score
-        if not _scattered(self.query) or answer not in self.configs:
+        at = position(self.configs, answer)
+        if not _scattered(self.query) or at < 0:
             return self.spread
-        at = self.configs.index(answer)
         beside = gains - gains[:, [at]] - (score - score[at])
         return _pooled(self.query, beside) if np.isfinite(beside).any() else self.spread
 
@@ -156,7 +156,7 @@ def scores(query: Query) -> tuple[Floats, NDArray[np.int64]]:
     configuration) and the number int64[c] of voters."""
     ran = np.isfinite(query.vote.gains)
     if not _trusted(query):
-        return query.vote.mean, ran.sum(axis=0)
+        return query.vote.prior, ran.sum(axis=0)
     centred = np.where(ran, query.vote.gains - query.vote.levels[:, None], 0.0)
     shrink, counted = max(query.vote.shrink, 1e-6), _counted(query)
     support = query.vote.weights @ counted + shrink
@@ -178,9 +178,8 @@ def parts_of_vote(query: Query, at: int) -> VoteParts:
     """Summands of the score (`scores`) of the configuration at a position of the vote."""
     vote = query.vote
     if not _trusted(query):
-        return VoteParts(
-            np.zeros(len(vote.weights)), np.zeros(len(vote.weights)), vote.prior[at], 0.0
-        )
+        none = np.zeros(len(vote.weights))
+        return VoteParts(none, none, vote.prior[at], 0.0)
     shrink = max(vote.shrink, 1e-6)
     weights = vote.weights * _counted(query)[:, at]
     support = weights.sum() + shrink
@@ -250,10 +249,10 @@ def _better_by_votes(query: Query, answer: Config) -> tuple[Floats, Floats]:
     """Weighted mean float64[c] of max(log gain over the answer, 0) among the neighbours that ran
     both, and the share float64[c] of neighbours with a gain; the platform's average is one more
     voter, as in the vote. nan where no neighbour ran both."""
-    if answer not in query.vote.configs or math.isinf(query.vote.shrink):
+    at = position(query.vote.configs, answer)
+    if at < 0 or math.isinf(query.vote.shrink):
         unknown = np.full(len(query.vote.configs), np.nan)
         return unknown, unknown
-    at = query.vote.configs.index(answer)
     beside = query.vote.gains - query.vote.gains[:, [at]]
     average = query.vote.prior - query.vote.prior[at]
     there = np.isfinite(beside)

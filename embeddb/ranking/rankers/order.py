@@ -170,7 +170,9 @@ def settled(
 
 def position(configs: Sequence[Config], config: Config) -> int:
     """The index of a configuration, or -1."""
-    return configs.index(config) if config in configs else -1
+    with suppress(ValueError):
+        return configs.index(config)
+    return -1
 
 
 def chances(query: Query, configs: Sequence[Config]) -> Floats:
