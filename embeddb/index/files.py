@@ -205,7 +205,7 @@ class IndexFiles:
             if len(of) >= READABLE * len(ids) and (name not in COSTLY or len(of) == most)
         }
         fullest = max(stored, key=lambda name: len(stored[name]), default="")
-        if not stored and not only and not counters:
+        if not stored and evidence.rows and not only and not counters:
             able = (n for n in names if reads(self._featurizers[n], evidence.op.kind))
             return {name: {} for name in list(able)[:1]}
         return enough or {name: of for name, of in stored.items() if name == fullest}

@@ -201,7 +201,7 @@ def test_patterns_without_vectors_are_said(
     assert said in capsys.readouterr().err
     with Database.open(folder) as db:
         made = db.query(ASKED, platform="tiny", op=OP)
-        assert made.link == "default"
+        assert made.link == "static-best"
         (line,) = [line for line in made.warnings if "`embeddb embed`" in line]
         assert "12 measured patterns without a vector" in line
         embed(db.index)
