@@ -206,7 +206,7 @@ def with_evidence(
         ids, distances = partition.nearest(vector, count=policy.k, exclude=excluded)
     rows = partition.places_of(ids)
     positions, rejected = split_legal(partition, query.space)
-    legal = sorted(positions.values())
+    legal, winners = sorted(positions.values()), partition.evidence.winners
     vote = _vote(query, partition, view, rows, policy.weights(distances), legal)
     stored = tuple(sorted(positions, key=positions.__getitem__))
     tried = well_tried(partition.view_input, query.platform.id)
@@ -224,9 +224,7 @@ def with_evidence(
             rejected=rejected,
             prior=view.averages.by(policy.shrink)[legal],
             shrink=policy.shrink,
-            quality=VoteQuality.of(
-                policy, winners=partition.evidence.winners, judged_by=view.judged
-            ),
+            quality=VoteQuality.of(policy, winners=winners, judged_by=view.judged),
             neighbours=tuple(_neighbour(partition, *one, name_of) for one in neighbours),
             vector=np.zeros(0, dtype=np.float32) if vector is None else vector,
             featurizer="" if vector is None else partition.featurizer,

@@ -116,7 +116,7 @@ class Training:
 
         samples = self.request.limited(self.available)
         self._note_few(samples)
-        if self.request.judged and (overlap := known_to(self.start, samples)):
+        if self.request.judged and (overlap := known_to(self.start, self.available)):
             self.note(overlap)
         names, why = candidates(self.request, samples, self.start)
         if why:
@@ -168,13 +168,12 @@ def known_to(start: CostModel | None, samples: Samples) -> str:
         return ""
     from indexer.training.cost_model.train import learned_groups
 
-    groups = set(np.unique(samples.groups).tolist())
-    both = len(groups & learned_groups(start))
-    of = f"{both} of the {plural(len(groups), 'group')} that judge this one"
-    if "learned_from" not in start.card:
-        of = "groups that its file does not name"
-    elif not both:
-        return ""
+    learned, of = learned_groups(start), "groups that its file does not name"
+    if learned is not None:
+        groups = set(np.unique(samples.groups).tolist())
+        if not groups & learned:
+            return ""
+        of = f"{len(groups & learned)} of the {plural(len(groups), 'group')} that judge this one"
     return (
         f"warning: the model to start from learned run times of {of}: held-out shares may be too "
         "high for matrices that are new to both"

@@ -389,15 +389,19 @@ def _platform(platform: Platform, op: Op) -> dict[str, str]:
     }
 
 
-def learned_groups(model: CostModel | None) -> frozenset[str]:
-    """The groups whose run times a model learned, its source included; those that the card of an
-    earlier version does not name are missing."""
-    listed = None if model is None else model.card.get("learned_from")
-    return (
-        frozenset(g for g in listed if isinstance(g, str))
-        if isinstance(listed, list)
-        else frozenset()
-    )
+def learned_groups(model: CostModel) -> frozenset[str] | None:
+    """The groups whose run times a model and its source learned; None where its card, as those of
+    earlier versions, does not name them."""
+    listed = model.card.get("learned_from")
+    if not isinstance(listed, list):
+        return None
+    return frozenset(group for group in listed if isinstance(group, str))
+
+
+def _learned_from(samples: Samples, start: CostModel | None) -> list[str] | None:
+    """The groups of the samples and those that `start` learned from; None if these are unknown."""
+    earlier = frozenset[str]() if start is None else learned_groups(start)
+    return None if earlier is None else sorted(earlier.union(samples.groups.tolist()))
 
 
 def _card(samples: Samples, settings: CostSettings, start: CostModel | None) -> dict[str, Any]:
@@ -415,7 +419,7 @@ def _card(samples: Samples, settings: CostSettings, start: CostModel | None) -> 
         "data": samples.hash,
         "patterns": len({row.pattern_id for row in samples.rows}),
         "groups": int(np.unique(samples.groups).size),
-        "learned_from": sorted({*np.unique(samples.groups).tolist(), *learned_groups(start)}),
+        "learned_from": _learned_from(samples, start),
         "samples": len(samples.gain),
         "dce": _collected(samples, start),
         "simulated": samples.platform.simulated,

@@ -312,6 +312,12 @@ def test_a_model_moves_to_another_platform() -> None:
     both = set(few.groups.tolist()) & set(source.card["learned_from"])
     assert f"{len(both)} of the {np.unique(few.groups).size} groups that judge this one" in warned
     assert known_to(source, target.take(range(28, 30))) == known_to(None, few) == ""
+    unnamed = CostModel(
+        {k: v for k, v in source.card.items() if k != "learned_from"}, source.tensors
+    )
+    assert "groups that its file does not name" in known_to(unnamed, few)
+    later = train(few, quick(few_epochs=1), start=unnamed)
+    assert "groups that its file does not name" in known_to(later, few)
     untouched = source.tensors["member.0.mapper.0.weight"]
     np.testing.assert_array_equal(zero.tensors["member.0.mapper.0.weight"], untouched)
 
