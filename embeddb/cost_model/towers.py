@@ -8,7 +8,8 @@ of 10^5 configurations are one search of a FAISS index (inner product) away.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM, homogeneous
 from embeddb.cost_model.encoders.own_parameters import Layout
 from embeddb.cost_model.model import space_digest
 from embeddb.platforms.platform import Platform
+from embeddb.platforms.space.quantity import EncodedConfigs
+from embeddb.platforms.space.screen import screened
 from embeddb.platforms.space.space import ConfigSpace
 
 if TYPE_CHECKING:
@@ -92,24 +95,19 @@ class ConfigTower:
     def best(self, matrix: Floats, space: ConfigSpace, count: int) -> list[Config]:
         """Up to `count` legal configurations of `space`, best first, by the inner product with a
         matrix's vector float32[r]. The first call computes the vectors of the whole space."""
-        out: dict[Config, None] = {}
-        for config in self._ranked(matrix, count):
-            legal = space.canonical(config)
-            if space.reason(legal) is None:
-                out[legal] = None
-            if len(out) == count:
-                break
-        return list(out)
-
-    def _ranked(self, matrix: Floats, count: int) -> Iterator[Config]:
-        """The configurations of the platform's space, best first: some, then all."""
         configs, index = self._indexed()
         # The 1 is for the configuration's bias.
-        query, tried = np.append(matrix, 1.0).astype(np.float32)[None], 0
+        query = np.append(matrix, 1.0).astype(np.float32)[None]
+        legal: dict[Config, None] = {}
         for many in (min(_SPARE * count, len(configs)), len(configs)):
             _, places = index.search(query, many)
-            yield from (configs[at] for at in places[0, tried:].tolist())
-            tried = many
+            near = [configs[at] for at in places[0].tolist()]
+            rows, refused = screened(space, EncodedConfigs(near))
+            fitting = (near[at] for at in rows.tolist() if at not in refused)
+            legal = dict.fromkeys(map(space.canonical, fitting))
+            if len(legal) >= count:
+                break
+        return list(islice(legal, count))
 
     def _indexed(self) -> tuple[list[Config], Any]:
         """The configurations of the space, and the FAISS index of their vectors."""
@@ -118,10 +116,8 @@ class ConfigTower:
                 import faiss
 
                 space = self.platform.space(self.op)
-                size = space.size()
-                if size is not None and size <= _MOST_CONFIGS:
-                    configs = list(space.enumerate())
-                else:
+                configs = list(islice(space.enumerate(), _MOST_CONFIGS + 1))
+                if len(configs) > _MOST_CONFIGS:
                     configs = space.sample(_MOST_CONFIGS, rng=np.random.default_rng(0))
                 vectors = self.vectors(configs)
                 index = faiss.IndexFlatIP(vectors.shape[1])

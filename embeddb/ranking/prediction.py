@@ -34,11 +34,12 @@ if TYPE_CHECKING:
 
 
 #: Largest space that is predicted whole; of a larger one the configurations measured on the
-#: platform, the default, and other platforms' winners mapped into it.
+#: platform, the default and those retrieved.
 MOST_PREDICTED = 4096
 #: Configurations retrieved by inner product, which the cost model ranks.
 _MOST_RETRIEVED = 512
-#: Other platforms' winners among the candidates of such a space: each takes a search.
+#: Other platforms' winners among the candidates of such a space, where there are fewer of these:
+#: each takes a search.
 _MOST_FOREIGN = 8
 #: A model of an instance's own runs beside that of every machine stays until there are so many
 #: times its runs: seconds of learning after each added run would be worth little.
@@ -191,8 +192,8 @@ def predict_by(
     retrieve: Callable[[], Sequence[Config]] = tuple,
 ) -> Query:
     """The query with a scorer's predictions from raw features float32[d] and row lengths; a spread
-    may be nan. In a space too large to be predicted whole, a store adds other platforms' winners,
-    and `retrieve` the configurations whose vectors are nearest to the workload's.
+    may be nan. In a space too large to be predicted whole, `retrieve` adds the configurations whose
+    vectors are nearest to the workload's; a store, where hardly any ran, other platforms' winners.
 
     Raises: EmbeddbError as the scorer does; ModelError if the predictions are not `sensible`.
     """
@@ -240,12 +241,13 @@ def _candidates(
 ) -> tuple[Config, ...]:
     """Legal configurations to predict, the default first where it is legal."""
     space = query.space
-    size = space.size()
-    if size is not None and size <= MOST_PREDICTED:
+    if space.size(MOST_PREDICTED) is not None:
         # New values of an open choice are not enumerated; some have run.
         candidates = (*space.enumerate(), *query.vote.configs)
     else:
-        candidates = (*query.vote.configs, *retrieve(), *foreign_winners(store, query))
+        candidates = (*query.vote.configs, *retrieve())
+        if len(candidates) < _MOST_FOREIGN:
+            candidates += tuple(foreign_winners(store, query))
     first = (query.default,) if space.reason(query.default) is None else ()
     return tuple(dict.fromkeys([*first, *candidates]))
 

@@ -61,8 +61,7 @@ def space_rows(platform: Platform, op: Op, *, rng: np.random.Generator) -> NDArr
     kernel = platform.kernel(op)
     layout, space = Layout(kernel), platform.space(op)
     most = max(1, min(_ROWS, _MAX_CELLS // max(layout.width, 1)))
-    size = space.size()
-    whole = size is not None and size <= most
+    whole = space.size(most) is not None
     configs = [*space.enumerate()] if whole else space.sample(most, rng=rng)
     return np.unique(layout.raw(configs), axis=0)
 

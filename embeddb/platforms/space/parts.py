@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: A part with more assignments than this is walked, not listed.
 PART_LIMIT = 50_000
+#: A space of at most so many is cached. Counts up to here list no more assignments of a part.
+FEW = 4096
 #: Values tried before listing a part, or a search for the nearest assignment, gives up.
 NODE_LIMIT = 200_000
 #: The same for a search without a legal assignment so far.
@@ -79,11 +81,24 @@ class Part:
     @cached_property
     def listed(self) -> tuple[Assignment, ...] | None:
         """Every legal assignment; None for too many, and with a judge, which is slow."""
+        return self._few if self._few is not None else self._every(PART_LIMIT)
+
+    @cached_property
+    def _few(self) -> tuple[Assignment, ...] | None:
+        return self._every(FEW)
+
+    def _every(self, most: int) -> tuple[Assignment, ...] | None:
         if self.space.rules.judge is not None:
             return None
         budget: list[float] = [NODE_LIMIT]
-        assignments = tuple(itertools.islice(self.walk(budget), PART_LIMIT + 1))
-        return None if len(assignments) > PART_LIMIT or budget[0] < 0 else assignments
+        assignments = tuple(itertools.islice(self.walk(budget), most + 1))
+        return None if len(assignments) > most or budget[0] < 0 else assignments
+
+    def count(self, most: int) -> int | None:
+        """The number of legal assignments; None above `most`, or where they are not `listed`. Up
+        to `FEW` it lists no more."""
+        every = self._few if most <= FEW else self.listed
+        return None if every is None or len(every) > most else len(every)
 
     def walk(self, budget: list[float] | None = None) -> Iterator[Assignment]:
         """Generate every legal assignment; stops when `budget[0]` values have been tried."""

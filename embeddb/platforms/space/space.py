@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from embeddb.core.config import Config, Value
 from embeddb.core.errors import SpaceError, UsageError
 from embeddb.platforms.space.expression import Expression
-from embeddb.platforms.space.parts import Assignment, Part, product_of
+from embeddb.platforms.space.parts import FEW, Assignment, Part, product_of
 from embeddb.platforms.space.rules import SYMBOLS, Judge, Param, Rules, join, show
 
 if TYPE_CHECKING:
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 #: `size()` counts up to here.
 COUNT_LIMIT = 1_000_000
-#: Most configurations of a space that caches them, and most widths with a cached space.
-_MOST_CACHED, _MOST_WIDTHS = 4096, 16
+#: Most widths with a cached space.
+_MOST_WIDTHS = 16
+#: Draws in a row without a new configuration after which a sample ends: hardly any is left.
+_FRUITLESS = 10_000
 
 
 class ConfigSpace:
@@ -351,12 +353,11 @@ class ConfigSpace:
 
     # --- the whole space -------------------------------------------------------------------
 
-    def size(self) -> int | None:
-        """The number of legal configurations, or None above `COUNT_LIMIT`."""
-        if self._cached is not None:
-            return len(self._cached)
-        total = self._total()
-        return total if total is not None and total <= COUNT_LIMIT else None
+    def size(self, most: int = COUNT_LIMIT) -> int | None:
+        """The number of legal configurations; None above `most`, and above `COUNT_LIMIT`. To
+        compare with a few thousand takes a tenth of the time that a large space takes to count."""
+        total = self._total(most) if self._cached is None else len(self._cached)
+        return total if total is not None and total <= min(most, COUNT_LIMIT) else None
 
     def enumerate(self) -> Iterator[Config]:
         """All legal configurations, in an order that depends on the declaration only."""
@@ -368,10 +369,8 @@ class ConfigSpace:
         space before the last `bind`, as they are if only constraints mention the new sizes."""
         wider = self._wider
         if wider is None:
-            total = self._total()
-            return (
-                tuple(self._enumerated()) if total is not None and total <= _MOST_CACHED else None
-            )
+            total = self._total(FEW)
+            return tuple(self._enumerated()) if total is not None and total <= FEW else None
         new = self.symbols.keys() - wider.symbols.keys()
         shaped = set().union(*(when.names for when in self.rules.whens.values()))
         if self.rules.symbolic or new & shaped or wider._cached is None:
@@ -400,17 +399,22 @@ class ConfigSpace:
             drawn = rng.choice(total, size=min(count, total), replace=False)
             return [self._at(int(i)) for i in drawn]
         configs: dict[str, Config] = {}
-        for _ in range(100 * count + 1000):
-            if len(configs) == count:
+        newest = 0
+        for attempt in range(100 * count + 1000):
+            if len(configs) == count or attempt - newest > _FRUITLESS:
                 break
             draws = [part.draw(rng) for part in self.parts]
             if all(d is not None for d in draws):
                 config = Config({n: v for d in draws if d is not None for n, v in d.items()})
+                newest = newest if config.json in configs else attempt
                 configs[config.json] = config
         return list(configs.values())
 
-    def _total(self) -> int | None:
-        sizes = [None if p.listed is None else len(p.listed) for p in self.parts]
+    def _total(self, most: int = COUNT_LIMIT) -> int | None:
+        """The product of the sizes of all parts; None where one is not listed, or above `most`."""
+        sizes = [part.count(most) for part in self.parts]
+        if 0 in sizes:
+            return 0
         return None if None in sizes else math.prod(s for s in sizes if s is not None)
 
     def _at(self, index: int) -> Config:

@@ -72,8 +72,7 @@ class SearchRanker(CostModelRanker):
 
 def predicted_whole(query: Query) -> bool:
     """True if every legal configuration is predicted."""
-    size = query.space.size()
-    return size is not None and size <= len(query.prediction.configs)
+    return query.space.size(len(query.prediction.configs)) is not None
 
 
 class Predicted:

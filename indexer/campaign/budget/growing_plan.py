@@ -290,8 +290,8 @@ def samples_to_buy(campaign: Campaign, enough: int) -> int:
     for matrix in plan.matrices[: buying.pool]:
         if total >= enough:
             break
-        size = platform.space(op, matrix.sizes).size()
-        total += _MOST_OF_ONE if size is None else min(size, _MOST_OF_ONE)
+        size = platform.space(op, matrix.sizes).size(_MOST_OF_ONE)
+        total += _MOST_OF_ONE if size is None else size
     return total
 
 

@@ -156,6 +156,7 @@ def test_a_space_too_large_to_list_answers_the_same(space: ConfigSpace) -> None:
     everything = {c.json for c in space.enumerate()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(space_parts, "PART_LIMIT", 0)
+        patch.setattr(space_parts, "FEW", 0)
         large = ConfigSpace(space.params, space.constraints)
         if not everything:
             return
@@ -164,6 +165,37 @@ def test_a_space_too_large_to_list_answers_the_same(space: ConfigSpace) -> None:
         drawn = large.sample(3, rng=np.random.default_rng(0))
         assert {c.json for c in drawn} <= everything
         assert len(drawn) == min(3, len(everything))
+
+
+def test_a_sample_ends_where_nothing_new_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(space_parts, "PART_LIMIT", 0)
+    monkeypatch.setattr(space_parts, "FEW", 0)
+    space = ConfigSpace(
+        [Param("a", "int", (1, 2, 4)), Param("b", "int", (1, 2, 4))], ["a * b <= 4"]
+    )
+    draws: list[int] = []
+    draw = space_parts.Part.draw
+
+    def counted(part: space_parts.Part, rng: np.random.Generator) -> Any:
+        draws.append(1)
+        return draw(part, rng)
+
+    monkeypatch.setattr(space_parts.Part, "draw", counted)
+    drawn = space.sample(100_000, rng=np.random.default_rng(0))
+    assert {c.json for c in drawn} == {c.json for c in space.enumerate()}
+    assert len(draws) < 20_000  # 100 for each of the requested would take minutes
+
+
+@settings(max_examples=40, deadline=None)
+@given(spaces(), st.integers(0, 40))
+def test_a_size_is_counted_up_to_a_limit(space: ConfigSpace, most: int) -> None:
+    size = space.size()
+    again = ConfigSpace(space.params, space.constraints)
+    assert again.size(most) == (size if size is not None and size <= most else None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(space_parts, "FEW", 3)
+        again = ConfigSpace(space.params, space.constraints)
+        assert (again.size(most), again.size()) == (space.size(most), size)
 
 
 # --- legality and its reasons --------------------------------------------------------------

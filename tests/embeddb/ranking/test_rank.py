@@ -31,7 +31,7 @@ from embeddb.platforms.platform import Platform, load_platform
 from embeddb.ranking.confidence import confidence_of
 from embeddb.ranking.fallback import answer
 from embeddb.ranking.prediction import _expected, _fastest, judged, predict_by, with_judgement
-from embeddb.ranking.query import Query, VoteOrigin, VoteQuality
+from embeddb.ranking.query import Query, Vote, VoteOrigin, VoteQuality
 from embeddb.ranking.rankers.choose import Rankers, ranker_of
 from embeddb.ranking.rankers.cost_model import CostModelRanker
 from embeddb.ranking.rankers.joint import JointRanker
@@ -437,8 +437,12 @@ def test_of_a_large_space_what_is_known_is_predicted() -> None:
         )
         query = Query(WorkloadInfo.whole(pattern), here, op, space, default)
         found = predict_by(query, Law({}), np.zeros(1, np.float32), store=db.store)
+        ran = tuple(space.sample(8, rng=rng()))
+        with_runs = replace(query, vote=Vote(configs=ran))
+        beside = predict_by(with_runs, Law({}), np.zeros(1, np.float32), store=db.store)
     assert found.prediction.configs[0] == default
     assert 1 <= len(found.prediction.configs) <= 2
+    assert {*beside.prediction.configs} == {default, *ran}
     assert all(space.reason(c) is None for c in found.prediction.configs)
     assert len(predict_by(query, Law({}), np.zeros(1)).prediction.configs) == 1
 

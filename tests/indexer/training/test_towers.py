@@ -20,6 +20,7 @@ from embeddb.cost_model.towers import ConfigTowers  # noqa: E402
 from embeddb.database import Database  # noqa: E402
 from embeddb.featurizers.base import CrossFitted, Joint  # noqa: E402
 from embeddb.featurizers.tower import Tower, learned_part  # noqa: E402
+from embeddb.platforms.space import parts as space_parts  # noqa: E402
 from embeddb.ranking.build import build_query  # noqa: E402
 from embeddb.ranking.prediction import retrieved  # noqa: E402
 from embeddb.store.models import ModelEntry, facts_of  # noqa: E402
@@ -77,6 +78,21 @@ def test_configurations_are_found_by_the_inner_product(
         score = own.vectors(CONFIGS) @ np.append(learned, 1.0)
         assert int(score.argmax()) == winner(pattern)
         assert own.best(learned, tiny().space(OP), 1) == [CONFIGS[winner(pattern)]]
+
+
+def test_a_space_too_large_to_list_is_walked(
+    trained: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drawing until all of it is there takes 100 draws for each of 2^18 configurations."""
+    file, _ = trained
+    pattern = patterns(1, first=GROUPS + 1)[0]
+    learned = learned_part(Tower(file).embed(pattern))
+    monkeypatch.setattr(space_parts, "PART_LIMIT", 0)
+    monkeypatch.setattr(space_parts, "FEW", 0)
+    monkeypatch.setattr(space_parts.Part, "draw", None)
+    own = ConfigTowers.load(file).of(tiny(), OP)
+    assert own is not None and own.platform.space(OP).size() is None
+    assert own.best(learned, tiny().space(OP), 1) == [CONFIGS[winner(pattern)]]
 
 
 def test_numpy_computes_what_was_trained(
