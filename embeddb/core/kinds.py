@@ -370,7 +370,8 @@ def is_foreign(op: str) -> bool:
 
 def operation_of(name: str) -> tuple[Operation, WorkloadKind]:
     """An operation and the kind it runs on. Raises: UsageError if there is none of this name."""
-    if not operation_exists(name):
+    # One look-up for one that exists: the traits of an operation are read for every run.
+    if name not in _OPERATIONS and not operation_exists(name):
         raise UsageError(f"no kernel {name!r}", hint=f"kernels: {', '.join(_OPERATIONS)}")
     return _OPERATIONS[name]
 

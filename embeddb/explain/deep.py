@@ -176,7 +176,8 @@ class _Race:
             ranker = ranker.again(_narrowed(ranker))
         partition = db.around(partition, query.vote.vector, query.pattern.id, query.platform)
         view = partition.view(query.platform, calls=query.calls)
-        place, _ = split_legal(partition, query.space)
+        stored, places, _ = split_legal(partition, query.space)
+        place = dict(zip(stored, places.tolist(), strict=True))
         columns = np.array([place[c] for c in ranker.query.vote.configs], dtype=np.int64)
         plug, seen = db.featurizers().named(query.vote.featurizer), partition.vectors
         if shown.featurizer is not plug:

@@ -58,19 +58,19 @@ class Failures:
     def of(
         cls,
         configs: Sequence[Config],
-        columns: Sequence[int],
+        columns: NDArray[np.int64],
         gains: NDArray[np.float64],
         failing: NDArray[np.float64],
     ) -> Failures:
-        """Failures of `configs` in `columns` of float64[p,c] gains (nan: not run) and the share of
-        failed runs behind each."""
+        """Failures of `configs` in `columns` int64[c] of float64[p,x] gains (nan: not run) and the
+        share of failed runs behind each."""
         ran = np.isfinite(gains)
         failed = ran & (failing >= 0.5)
         rate = float(failed.sum() / max(int(ran.sum()), 1))
         if not rate:
             return cls()
-        each = zip(failed.sum(axis=0)[columns], ran.sum(axis=0)[columns], strict=True)
-        return cls({c: (int(f), int(n)) for c, (f, n) in zip(configs, each, strict=True)}, rate)
+        each = np.stack([failed.sum(axis=0), ran.sum(axis=0)])[:, columns].tolist()
+        return cls(dict(zip(configs, zip(*each, strict=True), strict=True)), rate)
 
     def chance(self, config: Config) -> float:
         """Probability of a failure on another pattern: the configuration's own share, shrunk to the

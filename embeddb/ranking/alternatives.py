@@ -191,12 +191,12 @@ def _next(query: Query, posterior: Posterior, answer: Config) -> list[NextRun]:
         if (place := posterior.place(one)) is not None:
             open_[place] = False
     left = np.flatnonzero(open_)
-    normal, above = expected_improvement(
-        posterior.mean[left] - posterior.mean[at], posterior.apart[left]
+    better, chance = posterior.better[left], posterior.chance[left]
+    no_votes = ~np.isfinite(better)
+    normal = left[no_votes]
+    better[no_votes], chance[no_votes] = expected_improvement(
+        posterior.mean[normal] - posterior.mean[at], posterior.apart[normal]
     )
-    by_votes = np.isfinite(posterior.better[left])
-    better = np.where(by_votes, posterior.better[left], normal)
-    chance = np.where(by_votes, posterior.chance[left], above)
     order = np.argsort(-better, kind="stable")[:_MOST_NEXT]
     return [
         NextRun(

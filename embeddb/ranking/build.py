@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -205,10 +206,9 @@ def with_evidence(
         excluded |= partition.generated
         ids, distances = partition.nearest(vector, count=policy.k, exclude=excluded)
     rows = partition.places_of(ids)
-    positions, rejected = split_legal(partition, query.space)
-    legal, winners = sorted(positions.values()), partition.evidence.winners
+    stored, legal, rejected = split_legal(partition, query.space)
     vote = _vote(query, partition, view, rows, policy.weights(distances), legal)
-    stored = tuple(sorted(positions, key=positions.__getitem__))
+    winners = partition.evidence.winners
     tried = well_tried(partition.view_input, query.platform.id)
     best = [view.beliefs[int(shares.argmax())].source for shares in view.shares[rows]]
     neighbours = zip(ids, best, distances.tolist(), strict=True)
@@ -217,9 +217,7 @@ def with_evidence(
         vote=replace(
             vote,
             configs=stored,
-            well_tried=None
-            if tried is None
-            else frozenset(c for c, at in positions.items() if tried[at]),
+            well_tried=None if tried is None else frozenset(compress(stored, tried[legal])),
             failures=Failures.of(stored, legal, view.gains, view.failing),
             rejected=rejected,
             prior=view.averages.by(policy.shrink)[legal],
@@ -238,12 +236,12 @@ def _vote(
     view: View,
     rows: NDArray[np.int64],
     weights: NDArray[np.float64],
-    legal: Sequence[int],
+    legal: NDArray[np.int64],
 ) -> Vote:
-    """The vote of neighbours, with rows int64[k] and weights float64[k], on the `legal`
-    configurations."""
+    """The vote of neighbours, with rows int64[k] and weights float64[k], on the configurations at
+    the places `legal` int64[c]."""
     evidence, averages = partition.evidence, view.averages
-    place = {at: new for new, at in enumerate(legal)}
+    place = {at: new for new, at in enumerate(legal.tolist())}
     sources, shares = [belief.source for belief in view.beliefs], view.shares[rows]
     table, here = partition.preparation, query.platform.id
     return Vote(
@@ -311,23 +309,28 @@ def _neighbour(
 
 def split_legal(
     partition: AnswerIndex, space: ConfigSpace
-) -> tuple[dict[Config, int], dict[Config, str]]:
-    """Legal configurations in their stored form with their positions, and the others with the
-    reason; without those of nests of another depth, which are transferred, not copied.
+) -> tuple[tuple[Config, ...], NDArray[np.int64], dict[Config, str]]:
+    """Legal configurations in their stored form, their places int64[c] in the evidence, ascending,
+    and the others with the reason; without those of nests of another depth, which are transferred,
+    not copied.
 
     Of two that are the same choice on this matrix (a symbol and its number) the one with more runs
     is taken.
     """
     configs = partition.evidence.configs
-    runs = np.bincount(partition.evidence.column, minlength=len(configs))
     rows, refused = screened(space, partition.configs)
-    legal: dict[Config, int] = {}
-    for at in rows.tolist():
-        if at not in refused:
-            stored = space.canonical(configs[at])
-            if stored not in legal or runs[at] > runs[legal[stored]]:
-                legal[stored] = at
-    return legal, {configs[at]: refused[at] for at in sorted(refused)}
+    rejected = {configs[at]: refused[at] for at in sorted(refused)}
+    legal = np.setdiff1d(rows, list(refused), assume_unique=True)
+    if space.rules.plain:
+        return tuple(configs[at] for at in legal.tolist()), legal, rejected
+    runs = np.bincount(partition.evidence.column, minlength=len(configs))
+    by_choice: dict[Config, int] = {}
+    for at in legal.tolist():
+        stored = space.canonical(configs[at])
+        if stored not in by_choice or runs[at] > runs[by_choice[stored]]:
+            by_choice[stored] = at
+    in_order = sorted(by_choice, key=by_choice.__getitem__)
+    return tuple(in_order), np.array([by_choice[c] for c in in_order], dtype=np.int64), rejected
 
 
 class _Clock:
