@@ -218,7 +218,7 @@ class _Text:
     def _remarks(self) -> list[str]:
         lines = [
             f"# {p.name} is empty in some rows, for no simple reason: such rows "
-            'are rejected until it has a `when = "..."`'
+            'are rejected until it has a `when = "..."`, or they have a value'
             for p in self.params
             if p.sometimes
         ]

@@ -110,10 +110,10 @@ def _no_choice(rows: Sequence[RunRow], name: str) -> str:
         return f"texts of more than {MAX_TEXT} characters"
     if len(values) == 1 and all(name in row.config for row in rows):
         return f"always {values[0]}"
-    by_matrix: dict[str, set[Value]] = {}
+    by_matrix: dict[str, set[Value | None]] = {}
     for row in rows:
-        if name in row.config:
-            by_matrix.setdefault(row.matrix.name, set()).add(row.config[name])
+        if name in row.config or len(values) == 1:  # an empty cell is the other value of a flag
+            by_matrix.setdefault(row.matrix.name, set()).add(row.config.get(name))
     alone = all(len(values_of_one) == 1 for values_of_one in by_matrix.values())
     if alone and len(by_matrix) >= _MATRICES and len(rows) > 2 * len(by_matrix):
         return "the same in all rows of a matrix: a fact of the matrix"

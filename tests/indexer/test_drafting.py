@@ -178,6 +178,19 @@ def test_results_of_a_small_log_are_no_parameters(tmp_path: Path) -> None:
     assert read(tmp_path, platform) == (len(rows), 0)
 
 
+def test_a_flag_that_is_empty_in_some_rows_of_a_matrix_is_a_parameter(tmp_path: Path) -> None:
+    rows = [
+        f"{m},{p},{flag},{fact},{10 * p + len(flag)}"
+        for m, p, flag in itertools.product(("a", "b", "c"), (16, 64), ("", "packed"))
+        for fact in ["grid" if m == "a" else ""]
+    ]
+    draft, platform = drafted(tmp_path, rows, "matrix,panel,layout,kind,time_us")
+    assert [p.name for p in platform.kernel("spmm").space.params] == ["panel", "layout"]
+    assert "layout is empty in some rows" in draft.text
+    assert draft.left_out == {"kind": "the same in all rows of a matrix: a fact of the matrix"}
+    assert read(tmp_path, platform) == (6, 6)
+
+
 @pytest.mark.parametrize(
     "name",
     [

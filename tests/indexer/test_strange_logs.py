@@ -167,6 +167,17 @@ def test_columns_that_are_not_used_are_named_and_what_they_pool(
     assert "several values" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("flags", "pools"), [("x,", True), ("x,x", False), ("x,y,", True)])
+def test_a_flag_that_is_not_used_is_named_where_only_some_runs_have_it(
+    at: Path, flags: str, pools: bool
+) -> None:
+    rows = [f"{m},64,gust,1,3,{flag}" for m in "xy" for flag in flags.split(",") for _ in "12"]
+    (at / "runs.csv").write_text("\n".join((f"{PLAIN},aligned", *rows, "")))
+    found = proposal(at)
+    assert found is not None
+    assert found.varying == (("aligned",) if pools else ())
+
+
 @pytest.mark.parametrize(
     ("head", "cells", "role", "op"),
     [

@@ -407,8 +407,11 @@ class _Guessing:
         for _, record in self.records if able else ():
             key = repr([record.get(name) for name in keys])
             for column in able:
-                cell = record.get(column)
-                if cell not in ("", None) and first.setdefault((key, column), cell) != cell:
+                cell = record.get(column, "")
+                if cell in ("", None) and len(self.cells[column].values) > 1:
+                    continue  # beside a single value, an empty cell is the other one
+                cell = "" if cell is None else cell
+                if first.setdefault((key, column), cell) != cell:
                     differ.add(column)
         return [column for column in able if column in differ]
 
