@@ -34,14 +34,16 @@ from indexer.readers.base.column_values import (
     time_candidates,
     unit_in,
 )
-from indexer.readers.base.columns import MATRIX_WORDS, assigned, words_of
+from indexer.readers.base.columns import MATRIX_WORDS, assigned, folded, words_of
 from indexer.readers.base.row import ReadOptions
 from indexer.readers.base.units import in_cells
 
 #: Similarity above which names match, if the values fit too.
 _ALIKE = 0.75
 _GROUP_WORDS = {"family", "suite", "collection", "domain"}
-_NNZ_WORDS = {"nonzeros", "nonzeroes"}
+_NNZ_WORDS = {"nonzeros", "nonzeroes", "nnzs"}
+#: Names of the sizes of a matrix where a log has both.
+_SIDES = (("nrows", "ncols"), ("n_rows", "n_cols"), ("nr", "nc"))
 #: Words behind which a name is one of a matrix (`user_attrs_matrix`), and not of a fact of it.
 _LAST = {"matrix", "mtx", "name", "file", "path", "id"}
 #: Roles that tell runs apart, beside the configuration.
@@ -195,13 +197,20 @@ class _Guessing:
             able = [c for c in self._free() if words & set(words_of(c))]
             if role not in self.roles and len(able) == 1:
                 self._take(role, able[0], "its name")
-        self._sizes_in_capitals()
+        if not {"m", "n"} & {*self.roles}:
+            self._sizes()
 
-    def _sizes_in_capitals(self) -> None:
-        """Take M and N for the sizes of the matrix: without dense columns, or where K has their
-        number, they are no others."""
+    def _sizes(self) -> None:
+        """Take two columns for the sizes of the matrix. M and N are no others without dense
+        columns, or where K has their number."""
         ran, free = self.options.ran, {*self._free()}
-        if {"m", "n"} & {*self.roles} or not {"M", "N"} <= free or "K" in free:
+        plain = {folded(name): name for name in free}
+        for sides in _SIDES:
+            if {*sides} <= plain.keys():
+                for role, side in zip(("m", "n"), sides, strict=True):
+                    self._take(role, plain[side], "its name")
+                return
+        if not {"M", "N"} <= free or "K" in free:
             return
         why = "the dense columns are K" if self.roles.get("width") == "K" else ""
         if ran is not None and ran.workload.sparse and not ran.traits.wide:
