@@ -98,6 +98,7 @@ class Coverage:
             "groups": len({info.family for info in infos}),
             "runs": sum(store.count_runs(p) for p in scope_partitions(store, op, name)),
             "stubs": sum(info.stub for info in infos),
+            "unsized": sum(not readable(info) for info in infos),
             "unembedded": 0 if self.figures else sum(map(readable, infos)),
             "default": str(platform.default(op)),
             "featurizer": None,
@@ -157,12 +158,13 @@ def _missing(state: dict[str, Any]) -> list[str]:
             f"({state['default']}): they rank, but the gain of a configuration is unknown"
         )
     gone = state["patterns"] - state["indexed"]
-    if state["stubs"]:
+    all_of_them = plural(state["patterns"], "pattern")
+    if state["unsized"]:
+        how = kind.adds + (", columns m, n, nnz the sizes" if kind.sparse else "")
+        lines.append(f"{state['unsized']:,} of {all_of_them} known by name only: {how}")
+    if sized := state["stubs"] - state["unsized"]:
         by = "" if gone else f", compared by `{state['featurizer']}`"
-        lines.append(
-            f"{state['stubs']:,} of {plural(state['patterns'], 'pattern')} known by name and size "
-            f"only{by}: {kind.adds}"
-        )
+        lines.append(f"{sized:,} of {all_of_them} known by name and size only{by}: {kind.adds}")
     if gone:
         lines.append(
             f"{plural(gone, 'pattern')} lack the input of `{state['featurizer']}`: no neighbours; "

@@ -147,7 +147,7 @@ def test_matrices_of_unknown_size_are_no_neighbours_and_found_by_their_plain_nam
     typed = log("runs.csv", lambda p: f"at/{'z-' * p.name.endswith('b')}{p.name}.mtx")
     assert run_verb([*typed, "--matrices", "matrices"]) == 0
     said = capsys.readouterr().out
-    assert "5 of 20 patterns known by name and size only: --matrices DIR" in said
+    assert "5 of 20 patterns known by name only: --matrices DIR adds the structures" in said
     assert "no neighbours; held-out figures are of the other 15" in said
     asked = ["--platform", "tiny", "--op", "spmm:32"]
     assert run_verb(["query", typed[1], "z-m0b", *asked]) == 1

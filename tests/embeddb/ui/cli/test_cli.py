@@ -362,7 +362,7 @@ def _check_documents(documents: dict[str, Any]) -> None:
     assert (file["rows"], file["added"], file["rejected"]) == (51, 50, 1)
     (answers,) = documents["index"]["answers"]
     assert (answers["patterns"], answers["groups"], answers["stubs"]) == (9, 5, 1)
-    assert any("name and size only" in line for line in answers["missing"])
+    assert any("known by name only" in line for line in answers["missing"])
     query = documents["query"]
     contract = {"id", "pattern_id", "platform", "op", "link", "default", "candidates"}
     assert contract | {"confidence", "warnings", "stages_s"} <= query.keys()
