@@ -45,9 +45,7 @@ _MOST_SAME = 4
 #: Subjects whose legal configurations are remembered: logs mostly list one after the other.
 _MOST_JUDGES = 64
 #: Parts of a report that the journal has beside the numbers of rows, unless they are empty.
-_JOURNALLED = (
-    "reasons", "new_values", "repeats", "same_values", "first_reject", "contradictions",
-)  # fmt: skip
+_JOURNALLED = ("reasons", "new_values", "repeats", "same_values", "first_reject", "contradictions")
 #: Times of a run, in seconds: least by whether its platform is simulated, as a fraction of a cycle
 #: at several GHz is no shorter, and most, ten years.
 _LEAST, _MOST_TIME = {False: 1e-9, True: 1e-11}, 3.2e8
@@ -291,7 +289,8 @@ class _Job:
         report.platforms = set(self._platforms.used)
         report.changes = list(dict.fromkeys(self._platforms.changes))
         subjects, library = self._subjects, self._subjects.library
-        report.patterns, report.stubs = subjects.patterns, subjects.stubs
+        subjects.settle()
+        report.patterns, report.stubs = subjects.patterns, len(subjects.stubs)
         report.problems = library.problems
         if library.folder is not None:
             report.matrices = str(library.folder)
@@ -367,6 +366,7 @@ class _Job:
         runs: list[Run] = []
         rejects: list[Reject] = []
         legal: list[dict[str, Config]] = []
+        self._subjects.expect(batch)
         for row in batch:
             if isinstance(row, Reject):
                 rejects.append(row)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -26,7 +26,7 @@ from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.store.merge_facts import extends
 from indexer.library import Library
-from indexer.readers.base.row import MatrixRef, RunRow
+from indexer.readers.base.row import MatrixRef, Reject, RunRow
 
 _encode = msgspec.msgpack.Encoder().encode
 _BLOCK = 1 << 20
@@ -214,21 +214,32 @@ class RowPlatforms:
 
 class RowSubjects:
     """The workload of each row, of the kind of its operation: a file of the library, a stored
-    workload, or a stub. `patterns` and `stubs` count new ones, `structures` is true for names with
-    a structure.
+    workload, or a stub. `patterns` counts new ones, `stubs` are new, `structures` is true for names
+    with a structure.
 
     Rows of a matrix may state different facts of it: each one's first value is kept, whichever row
     has it."""
 
     def __init__(self, store: Store, library: Library) -> None:
         self._store, self.library = store, library
-        self.patterns = self.stubs = 0
+        self.patterns = 0
+        self.stubs: set[str] = set()
+        self._unsized: set[str] = set()
+        self._stated: dict[str, set[Sizes]] = {}
         self._cache: dict[tuple[str, str, int, int, int, str], WorkloadInfo] = {}
         self._fresh: list[WorkloadInfo] = []
         self.structures: dict[str, bool] = {}
         self._sizes: dict[str, dict[str, Sizes]] = {}
         self._several: dict[str, dict[str, Sizes]] = {}
         self._groups: dict[str, str] = {}
+
+    def expect(self, rows: Iterable[RunRow | Reject]) -> None:
+        """Note the sizes that the next rows state: others of them may lack some."""
+        last = None
+        for row in rows:
+            if isinstance(row, RunRow) and row.matrix is not last:
+                last = row.matrix
+                self._stated.setdefault(last.name, set()).add(last.sizes)
 
     def of(self, ref: MatrixRef, kind: str) -> WorkloadInfo:
         own = ref.content.id if ref.content is not None else ""
@@ -241,6 +252,8 @@ class RowSubjects:
             self.structures[ref.name] = not info.stub and self.structures.get(ref.name, True)
             if info.workload.sparse:
                 self._note_sizes(ref.name, {info.id: info.sizes})
+                if -1 in ref.sizes:
+                    self._unsized.add(ref.name)
         new = not (
             ref.features.keys() <= info.features.keys() and ref.about.keys() <= info.about.keys()
         )
@@ -248,18 +261,33 @@ class RowSubjects:
             info = self._cache[key] = self._completed(info, ref)
         return info
 
+    def settle(self) -> None:
+        """Move the stored runs of rows that lack sizes to the matrix of their name that has more:
+        a failed run often states none."""
+        for name in self._unsized:
+            named = [info for info in self._store.find(name) if info.workload.sparse]
+            for sizes, fuller in _fuller(info.sizes for info in named).items():
+                whole = next(info for info in named if info.sizes == fuller)
+                for stub in named:
+                    if stub.sizes == sizes:
+                        self._store.adopt(stub.id, whole)
+                        self.stubs.discard(stub.id)
+        self._unsized.clear()
+
     def contradictions(self) -> list[str]:
         """One line for the matrices of which the log has several sizes, or another size than the
         stored one, and one for those of several groups."""
-        first = dict(islice(self._several.items(), _MOST_NAMED))
-        sizes = {name: " and ".join(map(str, of.values())) for name, of in first.items()}
+        apart = {n: {*of.values()} - _fuller(of.values()).keys() for n, of in self._several.items()}
+        several = {name: of for name, of in apart.items() if len(of) > 1}
+        first = dict(islice(several.items(), _MOST_NAMED))
+        sizes = {name: " and ".join(map(str, sorted(of))) for name, of in first.items()}
         return [
             f"{plural(count, 'matrix', 'matrices')} with several {what}: {_named(facts, count)}"
             for what, facts, count in (
                 (
                     "sizes, each of which is stored as a matrix of its own",
                     sizes,
-                    len(self._several),
+                    len(several),
                 ),
                 ("groups, of which the first is kept", self._groups, len(self._groups)),
             )
@@ -301,6 +329,8 @@ class RowSubjects:
             raise ReaderError(f"{ref.name[:80]}: m, n and nnz are sizes of a matrix, not a {kind}")
         if ref.content is not None and ref.content.kind != kind:
             raise ReaderError(f"{ref.name[:80]}: a {ref.content.kind} is no {kind}")
+        if fuller := _fuller(self._stated.get(ref.name, ())).get(ref.sizes):
+            ref = msgspec.structs.replace(ref, **fuller._asdict())
         pattern = self.library.subject(kind, ref.name, ref.sizes)
         if pattern is None:
             pattern = ref.content
@@ -319,8 +349,9 @@ class RowSubjects:
             others.update({stored.id: stored.sizes} if stored.kind == kind else {})
         if others and kind_of(kind).sparse:
             self._note_sizes(ref.name, others)
-        self.stubs += 1
-        return self._note(ref, stub_id(ref.name, *wanted, kind=kind), kind, stub=True)
+        stub = stub_id(ref.name, *wanted, kind=kind)
+        self.stubs.add(stub)
+        return self._note(ref, stub, kind, stub=True)
 
     def _note(self, ref: MatrixRef, pattern_id: str, kind: str, *, stub: bool) -> WorkloadInfo:
         info = WorkloadInfo(
@@ -337,6 +368,18 @@ class RowSubjects:
         )
         self._fresh.append(info)
         return info
+
+
+def _fuller(sizes: Iterable[Sizes]) -> dict[Sizes, Sizes]:
+    """For sizes of one name that are not all known, the only others that they fit and that have
+    more of them."""
+    left, meant = list(dict.fromkeys(sizes)), dict[Sizes, Sizes]()
+    for one in sorted(left, key=lambda of: of.count(-1)):
+        fits = [of for of in left if all(w in (-1, h) for w, h in zip(one, of, strict=True))]
+        if len(fits) == 2:  # itself, and one more
+            meant[one] = next(of for of in fits if of != one)
+            left.remove(one)
+    return meant
 
 
 def _with_facts(stored: WorkloadInfo, new: WorkloadInfo) -> WorkloadInfo:

@@ -529,6 +529,29 @@ def test_sizes_that_contradict_are_reported(tmp_path: Path) -> None:
     assert partly.contradictions == []
 
 
+@pytest.mark.parametrize("batch", [2, 10_000])
+@pytest.mark.parametrize("blank", [0, 1, -1])
+def test_rows_that_lack_sizes_are_of_the_only_matrix_of_their_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int, blank: int
+) -> None:
+    monkeypatch.setattr("indexer.ingest.BATCH", batch)
+    rows: list[tuple[object, ...]] = [("x", 9, 9, 20, v, 1.0) for v in "ab"]
+    rows[blank:blank] = [("x", "", "", "", "c", 3.0), ("x", 9, 9, "", "d", 3.0)]
+    rows += [("y", 9, 9, 20, "a", 1.0), ("y", "", "", "", "b", 1.0), ("y", 9, 8, 20, "b", 1.0)]
+    store = memory_store()
+    file = log(tmp_path / "a.csv", rows)
+    report = read(store, file)
+    (line,) = report.contradictions
+    assert line.startswith("1 matrix with several sizes") and "y (" in line
+    assert (report.added, report.rejected) == (7, 0)
+    (whole,) = store.find("x")
+    assert whole.sizes == (9, 9, 20) and len([*store.runs("tiny", OP, whole.id)]) == 4
+    assert report.stubs == len([*store.patterns()])
+    file.write_text(file.read_text() + "\n")  # not the file of the journal
+    again = read(store, file)
+    assert (again.added, again.duplicates, again.stubs) == (0, 7, 0)
+
+
 def test_adopted_stubs_answer_as_if_the_matrices_had_been_there(
     tmp_path: Path, matrices: Path
 ) -> None:
