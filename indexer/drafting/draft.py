@@ -25,6 +25,7 @@ from indexer.drafting.parameters import (
     rare_values,
     read_log_rows,
     suggested_constraints,
+    unseen_values,
 )
 from indexer.readers.base.row import ReadOptions, RunRow
 from indexer.readers.base.statuses import no_value
@@ -64,6 +65,7 @@ def draft_platform(path: Path, options: ReadOptions, *, reader: str = "", name: 
         raise UsageError(f"{path}: no column is a parameter", hint=why or "it has no other columns")
     rows = [row for row in log.rows if row.op == ops[0]]
     default, how = _default(rows, params)
+    how += f", at {ops[0]}" if len(ops) > 1 else ""
     job = _Text(path.name, log, params, left_out)
     text = job.file(_name(name or path.name), kernels, ops, (default, how))
     parse_platform(text, where="the draft")
@@ -226,6 +228,7 @@ class _Text:
             f"# {one}: a typing error? Then take it out of the values, and `index` rejects the row"
             for one in rare_values(self.params, self.log.rows)
         ]
+        lines += [f"# {line}" for line in unseen_values(self.params, self.log.rows)]
         lines += [
             f"# {p.name}: {word!r} among numbers: no value? That is an empty cell, NaN or NA"
             for p in self.params

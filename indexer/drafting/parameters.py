@@ -26,7 +26,7 @@ from indexer.ingest import completed, reader_of
 from indexer.readers.base.column_values import names_session, numbers_repeats
 from indexer.readers.base.lines import read_rows
 from indexer.readers.base.proposal import propose
-from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
+from indexer.readers.base.row import ReadOptions, Reject, RunRow
 
 #: More numbers than this, and more than one in so many rows, are results and no choices.
 _MOST_CHOICES, _ROWS_PER_VALUE = 32, 10
@@ -207,6 +207,24 @@ def rare_values(params: Sequence[Drafted], rows: Sequence[RunRow]) -> list[str]:
     return rare[:_MOST_SUGGESTED]
 
 
+def unseen_values(params: Sequence[Drafted], rows: Sequence[RunRow]) -> list[str]:
+    """Values of choices that no run of an operation has, in a log of several: they may be of
+    another one's programs."""
+    by_kernel: dict[str, list[RunRow]] = {}
+    for row in rows:
+        by_kernel.setdefault(row.op.name, []).append(row)
+    unseen = [
+        f"{param.name}: {value} in no run of {kernel}: if it is none of its choices, give {kernel} "
+        "a [[space]] of its own"
+        for param in params
+        if param.kind == "choice"
+        for kernel, ran in by_kernel.items()
+        for value in param.values
+        if value not in _values(ran, param.name)
+    ]
+    return unseen[:_MOST_SUGGESTED]
+
+
 def suggested_constraints(params: Sequence[Drafted], rows: Sequence[RunRow]) -> list[str]:
     """Orders and limits of products that hold in every successful run, and that are broken by value
     pairs without a run."""
@@ -348,15 +366,16 @@ def _as_proposed(path: Path, reader: str, options: ReadOptions) -> ReadOptions:
 
 def _refuse_sizes_that_change(path: Path, rows: Sequence[RunRow]) -> None:
     """Raises: UsageError if a column named like a size changes within a matrix."""
-    first: dict[str, MatrixRef] = {}
+    first: dict[tuple[str, str], tuple[int, int]] = {}
     for row in rows:
-        earlier = first.setdefault(row.matrix.name, row.matrix)
         for role, words in (("m", "rows"), ("n", "columns"), ("nnz", "non-zeros")):
-            sizes = getattr(earlier, role), getattr(row.matrix, role)
-            if sizes[0] != sizes[1]:
+            if (size := getattr(row.matrix, role)) == -1:
+                continue
+            earlier, line = first.setdefault((row.matrix.name, role), (size, row.line))
+            if size != earlier:
                 raise UsageError(
-                    f"{path}: line {row.line}: matrix {earlier.name[:80]} has {sizes[1]} {words}, "
-                    f"and {sizes[0]} at line {rows[0].line} or later",
+                    f"{path}: line {row.line}: matrix {row.matrix.name[:80]} has {size} {words}, "
+                    f"and {earlier} at line {line}",
                     hint="if that column is a parameter: --map config.NAME=COLUMN",
                 )
 

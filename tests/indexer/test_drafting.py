@@ -267,6 +267,22 @@ def test_a_size_that_changes_within_a_matrix_is_asked_about(tmp_path: Path) -> N
     assert read(tmp_path, platform) == (len(rows), 0)
 
 
+def test_a_row_without_sizes_contradicts_none(tmp_path: Path) -> None:
+    rows = [f"{m},{'' if lane == 8 else 9},{lane},5" for m in "abc" for lane in (8, 16)]
+    _, platform = drafted(tmp_path, rows, "matrix,nnz,lanes,total_cyc")
+    assert [p.name for p in platform.kernel("spmm").space.params] == ["lanes"]
+
+
+def test_a_choice_that_one_operation_alone_ran_is_named(tmp_path: Path) -> None:
+    rows = [f"{m},{at},{k},5" for m in "abc" for at, k in (("x", "spmm"), ("y", "spmm"))]
+    rows += [f"{m},x,sddmm,5" for m in "abc"]
+    asked = ReadOptions(columns={"width": "wide"})
+    head = "matrix,program,kernel,wide,total_cyc"
+    draft, _ = drafted(tmp_path, [row.replace(",5", ",32,5") for row in rows], head, asked)
+    assert "\n# program: y in no run of sddmm: if it is none of its choices," in draft.text
+    assert "x in no run" not in draft.text and "fastest of each, at spmm:32)" in draft.text
+
+
 def test_samples_that_no_two_matrices_share(tmp_path: Path) -> None:
     rows = ["a,16,4,row,,9", "b,64,4,row,,8", "c,16,8,row,,7", "d,16,4,outer,1,6"]
     _, platform = drafted(tmp_path, rows)
