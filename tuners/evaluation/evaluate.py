@@ -103,6 +103,9 @@ def evaluate(
         bench = Bench(db, op, scope, complete=options.complete, instance=instance)
         _report_limits(bench, db.featurizer, report)
         if not bench.ready:
+            if instance and bench.vectors:
+                many = op.workload.many
+                report(f"{op} on {instance}: not evaluated: too few {many} with a measured default")
             continue
         every = {**own_rankers(db, bench, always=bool(rankers)), **(rankers or {})}
         table = Table(bench, every, Replayed(bench, db.store, options.tuners))

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     with Database.create(path) as db:
         fill(db, tiny())
     return str(path)
+
+
+def test_a_machine_that_is_not_judged_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Database.create(tmp_path / "runs.db") as db:
+        pair = tiny("pair", portable=True)
+        default = CONFIGS.index(pair.default(OP))
+        for instance, variants in (("one", range(4)), ("two", {*range(4)} - {default})):
+            fill(db, pair.at(instance), variants=[*variants])
+    assert run_verb(["eval", str(tmp_path / "runs.db"), "--seeds", "1"]) == 0
+    shown = capsys.readouterr()
+    assert "on pair@one" in shown.out and "on pair@two" not in shown.out
+    why = "not evaluated: too few matrices with a measured default"
+    assert f"{OP} on pair@two: {why}" in shown.err and "on pair@one:" not in shown.err
+    assert run_verb(["db", "stat", str(tmp_path / "runs.db")]) == 0
+    assert "of several machines: of their averaged gains" in capsys.readouterr().out
 
 
 def _asked(args: list[str]) -> int:

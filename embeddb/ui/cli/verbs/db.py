@@ -84,6 +84,8 @@ def show_states(states: list[dict[str, Any]]) -> None:
         "group, geometric mean, as in `embeddb eval`; static best: by the best on average of what "
         "ran there"
     )
+    if any(len(s["instances"]) > 1 for s in states):
+        say("of several machines: of their averaged gains; `embeddb eval` judges each machine")
     places: dict[str, list[str]] = {}
     for s in states:
         for line in [*_model_lines(s["cost_model"]), *s["missing"]]:
