@@ -170,6 +170,12 @@ def _missing(state: dict[str, Any]) -> list[str]:
             f"{plural(gone, 'pattern')} lack the input of `{state['featurizer']}`: no neighbours; "
             f"held-out figures are of the other {state['indexed']:,}"
         )
+    judged = state.get("groups_held_out") or 0
+    if 0 < 2 * judged < min(state["groups"], state["indexed"]) and "fitted_on" not in state:
+        lines.append(
+            f"held-out figures are of {plural(judged, 'group')} of {kind.many} alone: others did "
+            "not run the default and another configuration"
+        )
     if state["disagreeing"]:
         twice = min(state["runs"], 2 * state["measured"])  # as if none had more than two runs
         joint = "least" if Op.parse(state["op"]).traits.minimum else "median"
@@ -210,9 +216,10 @@ def _quality(state: dict[str, Any]) -> list[str]:
     if state["configs"] == 1:
         return ["a single configuration ran: there is nothing to choose from"]
     if state["of_optimum_held_out"] is None:
-        return [
-            f"{plural(state['groups'], 'group')} of {several}: too few to estimate the accuracy"
-        ]
+        few = f"{plural(state['groups'], 'group')} of {several}"
+        if state["runs"] < 2 * state["patterns"]:
+            few = f"few of {state['patterns']:,} {several} ran the default and another choice"
+        return [f"{few}: too few to estimate the accuracy"]
     limit = kind_of(state["kind"]).max_slower
     if limit is not None and state["indexed"] < limit.fewest:
         few = f"fewer than {limit.fewest} {several} to judge answers by"

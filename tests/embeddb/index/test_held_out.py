@@ -204,3 +204,15 @@ def test_before_embed_the_missing_step_is_named() -> None:
     embed(db.index)
     (state,) = scope_states(db.index)
     assert state["unembedded"] == 0 and evaluate(db.index)
+
+
+@pytest.mark.parametrize("count", [0, 8, 12])
+def test_few_matrices_that_ran_two_configurations_are_the_only_ones_judged(count: int) -> None:
+    db, among = Database.in_memory(), patterns()
+    for one, variants in ((among[:count], (0, 1)), (among[count::2], (0,)), (among[1::2], (1,))):
+        fill(db, tiny(), one, variants=variants)
+    (state,) = scope_states(db.index)
+    lines = "; ".join(state["missing"])
+    assert ("held-out figures are of 2 groups of matrices alone" in lines) == (count == 8)
+    assert ("few of 20 matrices ran the default and another" in lines) == (count == 0)
+    assert "5 groups of matrices: too few" not in lines
