@@ -1,4 +1,4 @@
-"""Kernel Tuner's cache files (version 0.4 and later), and results in the FAIR T4 schema."""
+"""Kernel Tuner's cache files, and results in the FAIR T4 schema."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ from indexer.readers.base.row import (
     seconds,
 )
 from indexer.readers.base.statuses import status_of
-from indexer.readers.base.units import UNITS
+from indexer.readers.base.units import UNITS, unit_of
 
 _ERRORS = ("InvalidConfig", "CompilationFailedConfig", "RuntimeFailedConfig", "ErrorConfig")
+_FAILED = 1e20  #: time of a failed run before version 0.4
 _GAP = re.compile(r"[\s,]*")
 
 
@@ -43,9 +44,9 @@ class KernelTunerReader:
     A cache is `{"device_name", "kernel_name", "tune_params_keys", …, "cache": {"128,4": {…}, …}}`.
     An interrupted run leaves it without its closing brackets, possibly in the middle of an entry:
     all whole entries are read. Times are milliseconds; `times` keeps every repeat, `time` is their
-    mean and is used where `times` is absent. Errors (`__error__`, or the error's name in place of
-    the time in older files) become statuses. The file names no matrix and no operation: the matrix
-    is the file's stem unless `options.matrix` is given, the operation must be given.
+    mean and is used where `times` is absent. Errors (`__error__`, or the error's name or 1e20 in
+    place of the time in older files) become statuses. The file names no matrix and no operation:
+    the matrix is the file's stem unless `options.matrix` is given, the operation must be given.
     """
 
     name = "kernel-tuner"
@@ -134,6 +135,8 @@ def _measured(entry: Mapping[str, Any]) -> Measurement:
     error = str(entry.get("__error__", ""))
     if not error:
         error = next((v for v in entry.values() if isinstance(v, str) and v in _ERRORS), "")
+    if not error and entry.get("time") == _FAILED:
+        error = "ErrorConfig"
     when = moment(entry.get("timestamp"))
     if error:
         status = status_of(error, STATUSES)
@@ -160,7 +163,8 @@ def moment(stamp: Any) -> float:
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
-_UNITS = {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
+#: A name of a measurement that is a time, where its unit is not stated.
+_TIME = re.compile("time|latency|duration|elapsed", re.IGNORECASE)
 
 
 class T4Reader:
@@ -170,9 +174,9 @@ class T4Reader:
     One JSON document `{"schema_version", "results": [{"configuration", "times", "invalidity",
     …}]}`. The schema leaves the unit open: it is taken from `metadata.timeunit`, else from the unit
     of the measurement `time`, else from `options.unit`. Repeats are `times.runtimes`; without them
-    the measurement named by `objectives` is the time. A result that embeddb wrote carries its
-    matrix, op and platform under `embeddb`; otherwise the matrix is `options.matrix` or the file's
-    stem, and the operation must be given.
+    the measurement `time`, else the one named by `objectives` if that is a time. A result that
+    embeddb wrote carries its matrix, op and platform under `embeddb`; otherwise the matrix is
+    `options.matrix` or the file's stem, and the operation must be given.
     """
 
     name = "t4"
@@ -204,7 +208,7 @@ class T4Reader:
                 ours = ours if isinstance(ours, dict) else {}
                 op = _t4_op(ours) or need_op(options, path)
                 measurement = _t4_measured(
-                    result, unit or _unit(_objective(result).get("unit", "")), options, path
+                    result, unit or _unit(_measured_time(result).get("unit", "")), options, path
                 )
                 config = config_of(result["configuration"])
                 matrix = _t4_matrix(ours, stem)
@@ -222,17 +226,21 @@ class T4Reader:
 
 
 def _unit(word: Any) -> str:
-    return _UNITS.get(str(word), str(word))
+    return unit_of(str(word)) or str(word)
 
 
-def _objective(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The measurement that was optimised, {} if there is none."""
+def _measured_time(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The measurement of the run time: `time`, else what was optimised if that is a time; {} if
+    there is none."""
     wanted = result.get("objectives") or ["time"]
     if not isinstance(wanted, list):
         raise ReaderError("objectives is not a list of names")
-    for one in result.get("measurements") or ():
-        if isinstance(one, dict) and one.get("name") == wanted[0]:
-            return one
+    every = [one for one in result.get("measurements") or () if isinstance(one, dict)]
+    for name in ("time", wanted[0]):
+        for one in every:
+            timed = unit_of(str(one.get("unit", ""))) or _TIME.search(str(name))
+            if timed and one.get("name") == name:
+                return one
     return {}
 
 
@@ -249,7 +257,7 @@ def _t4_measured(
     )
     times = result.get("times")
     times = times if isinstance(times, dict) else {}
-    raw = times.get("runtimes") or [_objective(result).get("value")]
+    raw = times.get("runtimes") or [_measured_time(result).get("value")]
     if status == "ok" and (not isinstance(raw, list) or raw == [None]):
         raise ReaderError("no time, though the result is correct")
     taken = tuple(seconds(t, per_second) for t in raw) if status == "ok" else ()

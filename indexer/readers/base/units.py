@@ -19,6 +19,7 @@ UNIT_WORDS = {
     **dict.fromkeys(("ns", "nsec", "nsecs", "nanosec", "nanosecond", "nanoseconds"), "ns"),
     **dict.fromkeys(("us", "usec", "usecs", "microsec", "microsecond", "microseconds"), "us"),
     **dict.fromkeys(("ms", "msec", "msecs", "millisec", "millisecond", "milliseconds"), "ms"),
+    "miliseconds": "ms",  # so spelled in the T4 files of a public collection
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "s"),
 }
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eEdD][+-]?\d+)?"

@@ -172,6 +172,13 @@ def test_kernel_tuner(tmp_path: Path) -> None:
         rows_of("kernel-tuner", cut)
 
 
+def test_kernel_tuner_time_of_a_failed_run(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text((GOLDEN / "cache.json").read_text().replace('"time": 2.0', '"time": 1e+20'))
+    failed = runs_of("kernel-tuner", path, op=SPMM)[1].measurement
+    assert (failed.status, failed.times_s) == ("crash", ())
+
+
 def test_kernel_tuner_goes_on_after_a_damaged_entry(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     path.write_text((GOLDEN / "cache.json").read_text().replace('"fast": true', '"fast": tr'))
@@ -194,6 +201,22 @@ def test_t4(tmp_path: Path) -> None:
     assert len(runs_of("t4", path, op=SPMM, unit="ms")) == 3
     with pytest.raises(ReaderError, match="the file's unit is ms, not s"):
         rows_of("t4", GOLDEN / "t4.json", op=SPMM, unit="s")
+
+
+def test_t4_units_and_objectives_of_other_programs(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    document = json.loads((GOLDEN / "t4.json").read_text())
+    document["metadata"]["timeunit"] = "miliseconds"
+    document["results"][2]["objectives"] = ["GFLOP/s"]
+    rate = {"name": "GFLOP/s", "value": 250.0, "unit": ""}
+    document["results"][2]["measurements"].insert(0, rate)
+    path.write_text(json.dumps(document))
+    first, _, last = runs_of("t4", path, op=SPMM)
+    assert first.measurement.times_s == (0.001, 0.002)
+    assert last.measurement.times_s == (0.004,)
+    document["results"][2]["measurements"] = [rate]
+    path.write_text(json.dumps(document))
+    assert rejects_of("t4", path, op=SPMM) == [(3, "no time, though the result is correct")]
 
 
 def test_tvm(tmp_path: Path) -> None:
