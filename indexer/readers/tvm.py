@@ -254,6 +254,10 @@ def _depthwise(arguments: Sequence[Any]) -> TensorGraph:
 
 def _convolved(name: str, arguments: Sequence[Any], weight: Shape, groups: int) -> TensorGraph:
     data = _unpacked(_tensor(arguments[0]), 1)
+    if any(isinstance(one, list) for one in arguments[5:]):
+        raise ReaderError("arguments other than strides, padding and dilation are not read")
+    if isinstance(arguments[4], str):  # logs of 2018 have no dilation
+        arguments = [*arguments[:4], [1, 1], *arguments[4:]]
     for layout in arguments[5:]:
         if (
             isinstance(layout, str)
@@ -366,7 +370,7 @@ def _times(sizes: Sequence[int]) -> str:
 
 _TILE = Op("tile")
 #: Knobs that a template has for some sizes or versions only, and the suffix of its name then.
-_VARIANTS = {"tile_oh": "1x1", "tile_inner": "inner"}
+_VARIANTS = {("tile_oh", "ot"): "1x1", ("tile_inner", "sp"): "inner"}
 _BACKENDS = {"llvm": "cpu", "c": "cpu"}
 
 
@@ -377,7 +381,8 @@ class AutoTvmReader:
         {"input": [target, task, arguments, {}], "config": {"entity": [[knob, kind, value], ...]},
          "result": [costs, error number, seconds of the whole measurement, when], "version": 0.2}
 
-    Version 0.1 has `"i"` (target, task, arguments, {}, workload, config), `"r"` and `"e"` instead.
+    Version 0.1 has `"i"` (target, task, arguments, {}, workload, config) and `"r"` instead; a way
+    other than `direct` (`"t"`) is part of the template's name: `topi_nn_conv2d.winograd`.
 
     The kernel is built from the task, so that it has features and needs no file. In a
     configuration, `template` is the task's name, and each knob is a parameter. A split (`sp`) gives
@@ -399,7 +404,7 @@ class AutoTvmReader:
     generic = False
 
     def sniff(self, path: Path, head: bytes) -> bool:
-        return _begins(head, rb'\{\s*"(input|i)"\s*:\s*\[\s*"')
+        return _begins(head, rb'\{\s*("(r|result|v|version)"\s*:.*)?"(input|i)"\s*:\s*\[\s*"')
 
     def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
         kernels: dict[bytes, MatrixRef] = {}
@@ -431,7 +436,8 @@ def _parts(record: Any) -> tuple[str, str, list[Any], list[Any], Any]:
             entity, result = record["config"]["entity"], record["result"]
         else:
             target, task, arguments, _, _, config = record["i"]
-            entity, result = config["e"], record["r"]
+            entity, result, way = config["e"], record["r"], config.get("t", "direct")
+            task = task if way in ("", "direct") else f"{task}.{way}"
     except (LookupError, TypeError, ValueError) as error:
         raise ReaderError(f"fields are missing ({error})") from None
     texts = isinstance(target, str) and isinstance(task, str)
@@ -454,7 +460,7 @@ def _knobs(task: str, entity: Sequence[Any]) -> Mapping[str, Any]:
     variant = ""
     for knob in entity:
         name, kind, raw = knob
-        variant = variant or _VARIANTS.get(name, "")
+        variant = variant or _VARIANTS.get((name, kind), "")
         if kind == "sp":
             parts = [integer(part) for part in raw]
             config |= {f"{name}_{at}": part for at, part in enumerate(parts) if at}

@@ -73,6 +73,25 @@ def test_version_0_1(tmp_path: Path) -> None:
     assert row.matrix.name == "conv2d_1x8x14x14_16x8x3x3_s1x1_p1x1x1x1_d1x1_g1"
 
 
+def test_version_0_1_of_2018(tmp_path: Path) -> None:
+    arguments = conv(image(1, 8, 14, 14), image(16, 8, 3, 3), "NCHW", "float32")
+    del arguments[4]
+    config = {"e": [["tile_oh", "sp", [7, 2]], ["tile_co", "sp", [2, 8]]], "t": "winograd"}
+    task = ["llvm -device=arm_cpu -model=pynq", "topi_nn_conv2d", arguments, {}, None, config]
+    path = tmp_path / "a.log"
+    path.write_text(json.dumps({"r": [[5e-05], 0, 2.0, 1.5e9], "v": 0.1, "i": task}))
+    assert guess(path)[0] == "autotvm"
+    (row,) = read(path)
+    assert isinstance(row, RunRow)
+    knobs = {"tile_oh_1": 2, "tile_co_1": 8}
+    assert dict(row.config) == {"template": "topi_nn_conv2d.winograd", **knobs}
+    assert row.matrix.name == "conv2d_1x8x14x14_16x8x3x3_s1x1_p1x1x1x1_d1x1_g1"
+    arguments[2:4] = [16, [3, 3], [1, 1], [1, 1]]
+    path.write_text(json.dumps({"i": task, "r": [[5e-05], 0, 2.0, 1.5e9], "v": 0.1}))
+    (reject,) = read(path)
+    assert isinstance(reject, Reject) and "strides, padding and dilation" in reject.reason
+
+
 @pytest.mark.parametrize(
     ("task", "arguments", "dims", "flops"),
     [
