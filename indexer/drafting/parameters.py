@@ -286,20 +286,17 @@ class LogRows:
 
 
 def read_log_rows(path: Path, options: ReadOptions, *, reader: str) -> LogRows:
-    """The first rows of a CSV or JSONL log.
+    """The first rows of a log.
 
-    Raises: ReaderError for a file of another format, without a column for matrix or time, or
-    without a readable row; UsageError if operation or unit is unknown, or a column of matrix sizes
-    has other values.
+    Raises: ReaderError for a file without a column for matrix or time, or without a readable row;
+    UsageError if operation or unit is unknown, or a column of matrix sizes has other values.
     """
     name = reader or reader_of(path)
-    if name not in ("csv", "jsonl") or path.is_dir():
-        raise UsageError(
-            f"{path}: read as {name}, a format with a platform of its own",
-            hint="a draft is made from a table: CSV, or JSON lines",
-        )
-    options = _as_proposed(path, name, options)
     plug = plugins.load("reader", name)()
+    if name in ("csv", "jsonl"):
+        options = _as_proposed(path, name, options)
+    else:
+        options = replace(options, log=LogTable(unit=options.unit))
     rows: list[RunRow] = []
     rejected: list[Reject] = []
     for row in islice(read_rows(plug, path, options), _MOST_ROWS):
@@ -320,15 +317,15 @@ def read_log_rows(path: Path, options: ReadOptions, *, reader: str) -> LogRows:
 
 
 def _nested(path: Path, rows: Sequence[RunRow], columns: Mapping[str, str]) -> list[str]:
-    """Keys of the object `config` of JSON lines. Raises: UsageError for one that no parameter can
-    be named."""
+    """Keys of the object `config` of JSON lines, or all parameters of a format without columns.
+    Raises: UsageError for one that no parameter can be named."""
     names = [
         n for n in dict.fromkeys(name for row in rows for name in row.config) if n not in columns
     ]
     for name in names:
         if (legal := _parameter(name, {})) != name:
             raise UsageError(
-                f"{path}: `config` has {name[:80]!r}, which is no name of a parameter",
+                f"{path}: a configuration has {name[:80]!r}, which is no name of a parameter",
                 hint=f"rename it in the log, to {legal}",
             )
     return names

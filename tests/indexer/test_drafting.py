@@ -385,3 +385,13 @@ def test_the_default_ran_on_most_devices_and_is_judged_within_each(tmp_path: Pat
     draft = draft_platform(log, ReadOptions(op=OP))
     assert 'format = "csr"' in draft.text
     assert "ran on 3 matrices and 3 devices, 1.92 times the fastest of each" in draft.text
+
+
+@pytest.mark.parametrize("log", ["cache.json", "t4.json", "autotvm.log"])
+def test_a_log_of_another_program(tmp_path: Path, log: str) -> None:
+    path = Path(__file__).parents[1] / "golden" / "readers" / log
+    draft = draft_platform(path, ReadOptions(op=Op.parse("tile")))
+    platform = parse_platform(draft.text)
+    assert check_platform(platform) == []
+    report = ingest(memory_store(), path, platform=platform)
+    assert (report.added, report.rejected) == (draft.rows, draft.rejected)

@@ -215,9 +215,9 @@ def _show_kernel(kernel: dict[str, Any]) -> None:
 @option.text("--unit", help="Of times without one: s, ms, us, ns or cycles.")
 @option.several("--map", "columns", metavar="ROLE=COLUMN", help="A role's column.")
 @option.text("--matrix", help="Matrix name, if the log lacks it.")
-@option.text("--format", "reader", help="csv or jsonl; recognised if left out.")
+@option.text("--format", "reader", help="Reader; recognised if left out.")
 def draft_verb(log: str, file: str, name: str, reader: str, as_json: bool, **options: Any) -> None:
-    """Write a platform file from a LOG of runs: CSV, or JSON lines.
+    """Write a platform file from a LOG of runs, in any format that is read.
 
     Columns without a role (matrix, time, status, ...) become parameters with the values in the log;
     a parameter that is empty in some rows gets the condition that selects them. Facts that are not
