@@ -244,7 +244,7 @@ _KEYWORDS = frozenset(
 #: Macros of the headers, beside those in capitals.
 _MACROS = ("linux", "unix", "i386", "stdin", "stdout", "stderr", "errno", "signgam")
 _OF_MATH = tuple(f"{name}{single}" for name in (*_FUNCTIONS, "fabs") for single in ("", "f"))
-_MATH_CALL = re.compile(rf"\b(?:{'|'.join(_OF_MATH)})\(")
+_MATH_CALL = re.compile(rf"\b({'|'.join(_OF_MATH)})\(")
 _C_FUNCTIONS = frozenset(
     (
         *_OF_MATH,
@@ -271,9 +271,9 @@ def function_name(nest: Nest) -> str:
     return f"nest_{plain or nest.id[:12]}"
 
 
-def calls_math(text: str) -> bool:
-    """True if generated functions call functions of math.h."""
-    return _MATH_CALL.search(text) is not None
+def math_called(text: str) -> list[str]:
+    """The functions of math.h that generated functions call."""
+    return sorted(set(_MATH_CALL.findall(text)))
 
 
 def names_of(nest: Nest, taken: frozenset[str] = frozenset()) -> Names:

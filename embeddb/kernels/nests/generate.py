@@ -31,7 +31,7 @@ from embeddb.nests.schedule import JAMMED, Piece, Schedule
 #: Raised if the same schedule gets other code: times of different generations are not mixed.
 GENERATION = 1
 
-#: Start of a file, before all functions; that of one without calls of math.h (`calls_math`), whose
+#: Start of a file, before all functions; that of one without calls of math.h (`math_called`), whose
 #: names an array of the file may have (y0, gamma).
 PLAIN_PRELUDE = f"#include <stdint.h>\n\n{HELPERS}\n"
 PRELUDE = f"#include <math.h>\n{PLAIN_PRELUDE}"

@@ -17,6 +17,7 @@ from embeddb.nests.nest import fills_of
 
 _COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.S)
 _WORD = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|\"(?:\\.|[^\"\\])*\"")
+_STRING = re.compile(r'"(?:\\.|[^"\\])*"')
 _DIRECTIVE = re.compile(r"\s*#\s*(\w*)\s*(.*)")
 _DEFINE = re.compile(r"([A-Za-z_]\w*)(\()?\s*(.*)")
 _FILL = re.compile(r"embeddb\s+fill\s+([A-Za-z_]\w*)\s+(\S.*)")
@@ -72,7 +73,7 @@ def undefined_macro(text: str, line: int | None) -> tuple[str, int] | None:
     `line` of a text whose macros are replaced, else anywhere in it."""
     for number, one in enumerate(text.split("\n"), 1):
         if line in (None, number) and not one.lstrip().startswith("#"):
-            for word in _MACRO.findall(one):
+            for word in _MACRO.findall(_STRING.sub('""', one)):
                 if word not in _KNOWN:
                     return word, number
     return None
@@ -132,6 +133,7 @@ class SourceText:
         self._macros: dict[str, tuple[str, int]] = {}
         self._branches: list[bool] = []
         self._of_system = False
+        self._own: set[str] = set()
         self.text = "\n".join(self._line(line, number) for number, line in enumerate(lines, 1))
         if self._branches:
             raise NestError("an #if has no #endif", line=len(lines))
@@ -150,7 +152,10 @@ class SourceText:
 
     def _directive(self, word: str, rest: str, line: int) -> str:
         if word.isdecimal():  # `# 1 "/usr/include/math.h" 1 3 4`: 3 is a system header
-            self._of_system = "3" in rest.rpartition('"')[2].split()
+            file, _, flags = rest.rpartition('"')
+            system = "3" in flags.split()
+            self._own |= set() if system else {file}
+            self._of_system = system and file not in self._own  # else a macro of one, as stderr
         elif word in ("ifdef", "ifndef"):
             self.tested.add(rest)
             defined = rest in self._macros or rest in self.defines

@@ -17,10 +17,11 @@ from embeddb.kernels import build as cpu_build
 from embeddb.kernels.emitter import INCLUDES, TOOLS, timed
 from embeddb.kernels.nests.expressions import (
     C_TYPES,
+    HELPERS,
     Site,
     Writer,
-    calls_math,
     function_name,
+    math_called,
     names_of,
 )
 from embeddb.kernels.nests.generate import PLAIN_PRELUDE, PRELUDE, c_function
@@ -157,6 +158,8 @@ static int embeddb_within_{dtype}(const {c} *p, int64_t count, int64_t most)
 }}
 """,
 }
+#: A line of the output of `gcc -E` before the text of a system header.
+_HEADER = re.compile(r'^# \d+ ".*" [\d ]*\b3\b', re.M)
 _FEATURES = re.compile(r"^[ \t]*#[ \t]*define[ \t]+_\w*SOURCE\b.*$", re.M)
 
 
@@ -206,9 +209,25 @@ def program_in_place(
         for dtype in ("i32", "i64")
         if f"embeddb_{name}_{dtype}(" in written
     ]
-    # Only a file that includes math.h itself has calls of its functions in its nests.
-    prelude = PRELUDE if calls_math("\n".join(functions)) else PLAIN_PRELUDE
+    prelude = _prelude(math_called("\n".join(functions)), source)
     return "\n".join([*head, _FAST, prelude, *checks, written]), unchanged
+
+
+def _prelude(called: Sequence[str], source: str) -> str:
+    """The start of a file whose functions have `called` those of math.h: only one that includes it
+    itself has such. The output of `gcc -E` holds the text of its headers, which a second one would
+    contradict."""
+    if not _HEADER.search(source):
+        return PRELUDE if called else PLAIN_PRELUDE
+    types = {name: "float" if name.endswith("f") else "double" for name in called}
+    return "\n".join(
+        [
+            "typedef __INT32_TYPE__ int32_t;",
+            "typedef __INT64_TYPE__ int64_t;",
+            *(f"extern {c} {name}({c});" for name, c in types.items()),
+            f"{HELPERS}\n",
+        ]
+    )
 
 
 def _function(one: Tuned) -> str:

@@ -311,6 +311,20 @@ def test_it_computes_what_the_program_does(what: str, tmp_path: Path) -> None:
 
 @pytest.mark.gcc
 @needs_gcc
+@pytest.mark.parametrize("what", ["two loops", "double beside float"])
+def test_a_preprocessed_program(what: str, tmp_path: Path) -> None:
+    """It holds the text of its headers, and a line of the user's file with a macro of one."""
+    first = tmp_path / "first.c"
+    first.write_text(REPLACED[what].replace("double sum", 'fputs("RUN", stderr);\ndouble sum'))
+    command = ["gcc", "-E", str(first)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    source, made, kept = written(tmp_path, text)
+    assert not kept and "nest_p" in made
+    assert output(source) == output(tmp_path / "p.c")
+
+
+@pytest.mark.gcc
+@needs_gcc
 def test_the_nests_are_what_runs(tmp_path: Path) -> None:
     """With the nests' functions emptied, the results are others."""
     source, made, _ = written(tmp_path, REPLACED["two loops"])
