@@ -117,11 +117,14 @@ def read_c(
 
 
 def _parsed(text: str) -> Any:
+    parser = c_parser.CParser()
     try:
-        return c_parser.CParser().parse(_TYPEDEFS + text)
+        return parser.parse(_TYPEDEFS + text)
     except c_parser.ParseError as error:
         place = re.fullmatch(r"[^:]*:(\d+)(?::\d+)?:\s*(.*)", str(error), re.S)
-        line, reason = (int(place[1]), place[2]) if place else (None, str(error).lstrip(": "))
+        # Some errors have no line: then as far as the parser has read.
+        read = getattr(parser.clex, "_lineno", None)
+        line, reason = (int(place[1]), place[2]) if place else (read, str(error).lstrip(": "))
         if macro := undefined_macro(text, line):
             raise undefined(*macro) from error
         raise NestError(f"cannot be parsed, {reason}", line=line) from error

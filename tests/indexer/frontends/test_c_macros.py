@@ -73,7 +73,7 @@ def test_calls_outside_of_scops_are_not_taken_for_macros(tmp_path: Path) -> None
 def test_words_in_texts_are_no_macros(tmp_path: Path) -> None:
     path = program(tmp_path, PLAIN)
     path.write_text(path.read_text() + 'int main(void) {\n  puts(, "BEGIN x");\n}\n')
-    with pytest.raises(NestError, match=r"k\.c:10: cannot be parsed"):
+    with pytest.raises(NestError, match=r"k\.c:11: cannot be parsed"):
         read_nests(path)
 
 
