@@ -209,22 +209,24 @@ class Trial:
         moderate policy without figures where nothing can be judged. With `most_slower` the guard
         keeps first choices to that limit, at whatever loss of gain."""
         k, shrink, learned = self.key
-        judged = [validated] if self.keys else []
-        policy = settings_of((k, shrink), judged, expected([self.validation], most_slower))
+        judged, whole = [validated] if self.keys else [], self.validation
+        policy = settings_of((k, shrink), judged, expected([whole], most_slower))
         if policy.static_loss < policy.loss and most_slower is None:
             near = self.near[learned]
-            fixed = first_choices(near, self.part, self.group, k=k, shrink=math.inf)
-            policy = settings_of((k, math.inf), [fixed], expected([fixed], most_slower))
-        policy = replace(policy, fitted_on=self.validation.counted().group.size)
+            whole = first_choices(near, self.part, self.group, k=k, shrink=math.inf)
+            policy = settings_of((k, math.inf), [whole], expected([whole], most_slower))
+        policy = replace(policy, fitted_on=whole.counted().group.size)
         if self.keys and validated.group.size:
-            extra = self._extra_half_loss(self.near[learned], policy)
+            extra = self._extra_half_loss(self.near[learned], policy, whole)
             if extra is not None:
                 policy = replace(policy, half_loss=policy.loss + extra)
         return self._fitted(policy)
 
-    def _extra_half_loss(self, near: Near, policy: VoteSettings) -> float | None:
-        """Mean log loss with the runs of half of the groups (either half) less that with all; None
-        where it cannot be judged."""
+    def _extra_half_loss(
+        self, near: Near, policy: VoteSettings, whole: FirstChoices
+    ) -> float | None:
+        """Mean log loss with the runs of half of the groups (either half) less that with all, of
+        the `whole`; None where it cannot be judged."""
         lost = []
         for side in (0, 1):
             voting = self.group % 2 == side
@@ -232,8 +234,10 @@ class Trial:
             few = near.among(voting)
             choices = first_choices(few, half, self.group, k=policy.k, shrink=policy.shrink)
             lost.append(choices.counted().lost(policy.guard))
-        halves, whole = np.concatenate(lost), self.validation.counted().lost(policy.guard)
-        return float(halves.mean() - whole.mean()) if halves.size and whole.size else None
+        halves, all_of_them = np.concatenate(lost), whole.counted().lost(policy.guard)
+        if not (halves.size and all_of_them.size):
+            return None
+        return float(halves.mean() - all_of_them.mean())
 
     def again(self, policy: VoteSettings, *, learned: bool) -> Fitted | None:
         """Return `fitted` with a policy and metric of an earlier fit; None if that policy is not

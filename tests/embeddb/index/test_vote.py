@@ -234,6 +234,15 @@ def test_where_the_best_fixed_choice_is_better_on_held_out_rows_it_answers() -> 
     )
     assert policy.loss == pytest.approx(choices.lost(policy.guard).mean())
     np.testing.assert_array_equal(choices.measured, choices.static)
+    # By half of the groups it answers, too, not the vote that it replaced.
+    lost = []
+    for side in (0, 1):
+        half = np.where((voting.group % 2 == side)[:, None], voting.part.gains, np.nan)
+        few = voting.near[voting.key[2]].among(voting.group % 2 == side)
+        rest = voting.part._replace(gains=half)
+        one = held_out.first_choices(few, rest, voting.group, k=policy.k, shrink=math.inf)
+        lost.append(one.counted().lost(policy.guard))
+    assert policy.half_loss == pytest.approx(np.concatenate(lost).mean())
 
 
 def _asked(
