@@ -1,8 +1,8 @@
 """Copy a whole database to another folder or server, row by row.
 
-Until the last row is there, the target is marked as an unfinished copy, and only another
-`copy_database` opens it. That one compares every row and writes missing and different ones, so a
-copy continues wherever it was interrupted, also if the source was written to meanwhile.
+Until the last row and model file are there, the target is marked as an unfinished copy, and only
+another `copy_database` opens it. That one compares every row and writes missing and different ones,
+so a copy continues wherever it was interrupted, also if the source was written to meanwhile.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from functools import partial
 from itertools import islice
 
 from embeddb.core.errors import StoreError
+from embeddb.core.files.model_file import MAX_BYTES, digest
 from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.reports import Progress, Report, ignore_progress
 from embeddb.store import is_database, open_engine
 from embeddb.store.engine import COPYING, TABLES, Engine, Txn, refuse_other_schema
 from embeddb.store.failures import translating
-from embeddb.store.model_files import MODELS, publish_models
+from embeddb.store.model_files import MODELS, MOST_SHARED, NOTE
 from embeddb.store.store import Store
 
 Row = tuple[bytes, bytes]
@@ -27,10 +28,8 @@ Row = tuple[bytes, bytes]
 #: Approximate number of rows, and of bytes, in one transaction.
 _MOST_ROWS = 10_000
 _MOST_BYTES = 8 << 20
-#: Largest size of a model file, in bytes.
-_MOST_MODEL = 256 << 20
 #: Prefixes of notes of files beside a database, which are rebuilt or copied with the models.
-_LEFT = (b"partition/", b"atlas/", b"policy/", b"model-file/")
+_LEFT = (b"partition/", b"atlas/", b"policy/", NOTE.encode())
 
 
 @dataclass(slots=True)
@@ -60,8 +59,8 @@ def copy_database(source: Store, place: str, *, progress: Progress | None = None
         report = CopyReport(source.place, target.place, continued=_begun(source, target))
         with source.engine.read() as txn:
             _copy(txn, target, report, progress or ignore_progress)
-        store = Store(target)
-        report.models = _copy_models(source, store)
+            report.models = _copy_models(source, txn, target)
+            _finish(txn, target)
     finally:
         target.close()
     report.seconds = time.monotonic() - started
@@ -91,7 +90,7 @@ def _begun(source: Store, target: Engine) -> bool:
 
 
 def _copy(source: Txn, target: Engine, report: CopyReport, progress: Progress) -> None:
-    """Copy one snapshot of a source into a target, and mark that as whole."""
+    """Copy the tables of one snapshot of a source, but `meta`, into a target."""
     total, done = sum(source.count(table) for table in TABLES), 0
     for table in TABLES:
         if table == "meta":
@@ -109,14 +108,18 @@ def _copy(source: Txn, target: Engine, report: CopyReport, progress: Progress) -
             report.removed += _remove(source, target, table)
         report.rows[table] = copied
         done += copied
+
+
+def _finish(source: Txn, target: Engine) -> None:
+    """Copy `meta`, and with it mark the target as whole."""
     meta = [row for row in source.scan("meta") if row[0] != COPYING]
 
-    def finish(txn: Txn) -> None:
+    def body(txn: Txn) -> None:
         for key, value in meta:
             txn.put("meta", key, value)
         txn.delete("meta", COPYING)
 
-    target.write(finish)
+    target.write(body)
 
 
 def _remove(source: Txn, target: Engine, table: str) -> int:
@@ -162,14 +165,20 @@ def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
         yield batch
 
 
-def _copy_models(source: Store, target: Store) -> int:
-    """Copy the model files, registering them with a server; returns their number."""
+def _copy_models(source: Store, rows: Txn, target: Engine) -> int:
+    """Copy the model files, to a server also those that the source's `rows` register; returns their
+    number."""
     if source.path is None or target.path is None:
         return 0
     old, new = OwnFolder(source.path, MODELS), OwnFolder(target.path, MODELS)
     names = [name for name in old.files() if name.endswith(".safetensors")]
-    with translating(target.path, OSError):
-        for name in names:
-            new.write(name, old.read(name, _MOST_MODEL))
-    publish_models(target)
+    for name in names:
+        with translating(old.path / name, OSError):
+            data = old.read(name, MAX_BYTES)
+        with translating(target.path, OSError):
+            new.write(name, data)
+        version = digest(data)
+        if target.shared and len(data) <= MOST_SHARED and rows.get("model", version.encode()):
+            note = f"{NOTE}{version}".encode()
+            target.write(partial(_put, table="note", rows=[(note, data)]))
     return len(names)

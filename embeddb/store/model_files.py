@@ -17,9 +17,10 @@ from embeddb.store.models import ModelEntry, checked, in_use
 if TYPE_CHECKING:
     from embeddb.store.store import Store
 
-#: Largest size of one file in bytes: those of this program have one to three million.
-_MOST_BYTES = 256 << 20
-_NOTE = "model-file/"
+#: Largest size in bytes of a file on a server: those of this program have one to three million.
+MOST_SHARED = 256 << 20
+#: Before the version of a model, the name of the note with its file on a server.
+NOTE = "model-file/"
 
 
 #: Name of the folder of models in the database's folder.
@@ -69,10 +70,10 @@ def publish_models(store: Store) -> None:
         there = {entry.version for entry in model_entries(store)}
         folder = OwnFolder(store.path, MODELS)
         for entry in store.models.entries():
-            if entry.version in there and store.notes.get(_NOTE + entry.version) is None:
+            if entry.version in there and store.notes.get(NOTE + entry.version) is None:
                 with suppress(OSError):  # removed since, or too large: used on this machine only
-                    data = folder.read(entry.file, _MOST_BYTES)
-                    store.notes.put(_NOTE + entry.version, data)
+                    data = folder.read(entry.file, MOST_SHARED)
+                    store.notes.put(NOTE + entry.version, data)
 
 
 def fetch_models(store: Store) -> None:
@@ -84,7 +85,7 @@ def fetch_models(store: Store) -> None:
             with suppress(ModelError, OSError):  # missing, or a folder that cannot be written to
                 if version_of(folder.path / entry.file) == entry.version:
                     continue
-            data = store.notes.get(_NOTE + entry.version)
+            data = store.notes.get(NOTE + entry.version)
             if data is not None and digest(data) == entry.version:
                 with suppress(OSError):
                     folder.write(entry.file, data)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +14,14 @@ import pytest
 from command_line import run_verb
 from engine_contract import contents
 
-from embeddb.core.errors import StoreError
+import embeddb
+from embeddb.core.errors import StoreError, StoreFull
+from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import WorkloadInfo
 from embeddb.store import Store, Txn, is_database, open_store
 from embeddb.store.copy import copy_database
+from embeddb.store.model_files import register_files
 from embeddb.store.withdrawn import RunSelection
 
 
@@ -107,6 +112,35 @@ def test_what_is_half_copied_is_no_database_until_it_is_whole(
     assert contents(made.engine) == _without_beside(source) and made.problems() == []
     assert report.continued and report.removed > 0  # the marks of withdrawn runs
     made.close()
+
+
+def test_a_copy_that_ended_at_the_model_files_goes_on_with_them(
+    source: Store, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert source.path is not None
+    name = "costmodel-cpu-spmm.safetensors"
+    shutil.copy(Path(embeddb.__file__).parent / "data" / name, source.path / "models")
+    register_files(source)
+    real, full = OwnFolder.write, [True]
+
+    def write(folder: OwnFolder, name: str, data: bytes) -> None:
+        if full.pop() if full else False:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(folder, name, data)
+
+    monkeypatch.setattr(OwnFolder, "write", write)
+    with pytest.raises(StoreFull):
+        copy_database(source, target)
+    with pytest.raises(StoreError, match="not whole: a copy into it was interrupted"):
+        open_store(target)
+    report = copy_database(source, target)
+    copy = open_store(target)
+    assert report.continued and report.models == 2 and copy.path is not None
+    model = (source.path / "models" / name).read_bytes()
+    assert (copy.path / "models" / name).read_bytes() == model
+    if copy.shared:
+        assert [*copy.notes.items("model-file/").values()] == [model]
+    copy.close()
 
 
 def test_another_source_does_not_go_on(source: Store, tmp_path: Path) -> None:
