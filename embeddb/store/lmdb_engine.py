@@ -30,6 +30,7 @@ from embeddb.store.lmdb_files import (
     DATA_FILE,
     WRITER_FILE,
     broken_pages,
+    may_write,
     opened,
     refuse_broken,
     refuse_truncated,
@@ -180,7 +181,7 @@ class LmdbEngine(Engine):
         """Open the environment for writing too, between two reads of this process; without effect
         where this user may not write. Raises: StoreLocked, StoreFull as a write does."""
         refuse_fork(self._pid, self.place)
-        if not os.access(self._folder, os.W_OK):
+        if not may_write(self._folder):
             return
         with (
             translating(self._folder, lmdb.Error, OSError),

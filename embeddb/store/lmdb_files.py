@@ -109,16 +109,17 @@ def is_begun(folder: Path) -> bool:
         return has_no_table(data)
 
 
+def may_write(folder: Path) -> bool:
+    """Return true if this user may write in the folder, on the mount as it is, and in its files: in
+    a folder of a group they may be another user's. It opens none."""
+    files = (folder / name for name in (DATA_FILE, LOCK_FILE, WRITER_FILE))
+    return os.access(folder, os.W_OK) and all(os.access(f, os.W_OK) for f in files if f.exists())
+
+
 def writable(folder: Path) -> bool:
-    """Return true if this user may write in the folder and its files, on the mount as it is, and
-    may lock it: in a folder of a group they may be another user's.
-    Raises: OSError where a link or another file type is in the place of a file of ours."""
-    if not os.access(folder, os.W_OK):
-        return False
-    if own_size(folder / DATA_FILE) is None:
-        return True
-    files = [folder / DATA_FILE, folder / WRITER_FILE]
-    return all(os.access(f, os.W_OK) for f in files if f.exists()) and has_lock(folder)
+    """Return true if this user may write in the folder and its files, and may lock it. Raises:
+    OSError where a link or another file type is in the place of a file of ours."""
+    return may_write(folder) and (own_size(folder / DATA_FILE) is None or has_lock(folder))
 
 
 def refuse_truncated(env: Any, data: Path) -> None:

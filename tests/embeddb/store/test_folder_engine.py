@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gc
 import os
@@ -12,14 +13,17 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from embeddb.core.errors import StoreError, StoreLocked, StoreReadOnly
-from embeddb.store import Store, Txn, open_store
+from embeddb.store import Store, Txn, locks, open_store
 from embeddb.store.folder_engine import FolderEngine
 from embeddb.store.lmdb_engine import LmdbEngine
+from embeddb.store.lmdb_files import WRITER_FILE
 
 
 @pytest.fixture
@@ -125,6 +129,22 @@ def test_read_only_and_writable_openings_share(folder: Path, first: bool) -> Non
         stores[True].notes.put("k", b"w")
     stores[True].close()
     assert free(folder)
+
+
+def test_where_another_user_alone_may_write_the_order_of_openings_is_no_matter(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = os.access  # to root every file can be written
+
+    def refused(path: Path, mode: str) -> BinaryIO:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path).name != WRITER_FILE and access(path, mode)
+    )
+    monkeypatch.setattr(locks, "open_own", refused)
+    with closing(open_store(folder, readonly=True)) as first, closing(open_store(folder)) as second:
+        assert first.readonly and second.readonly and second.generation == first.generation
 
 
 def test_read_only_goes_on_where_another_process_writes(
