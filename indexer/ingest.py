@@ -23,6 +23,7 @@ from embeddb.core.files.safe_write import open_own
 from embeddb.core.kinds import operation_of
 from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.reports import Report
+from embeddb.matrix_files.source import plain_text
 from embeddb.platforms.log_table import LogTable
 from embeddb.platforms.platform import Platform, load_platform, platform_here, runner_for, space_of
 from embeddb.platforms.space.rules import show
@@ -122,13 +123,12 @@ def ingest(
     library: Library | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> IngestReport:
-    """Read every row of `path` into the store.
-
-    Rows that cannot be used go to `<path>.rejects.jsonl` with line and reason, in the database if
-    the folder of `path` is not the user's (`rejects_places`); where none is left, the file of an
-    earlier reading is removed. An interrupted file resumes where the last transaction ended; a file
-    read to its end adds nothing the second time, and rows appended later are added once. Equal rows
-    of one file are repeats, and all are stored.
+    """Read every row of `path` into the store. Those that cannot be used go to
+    `<path>.rejects.jsonl` with line and reason, in the database if the folder of `path` is not the
+    user's (`rejects_places`); where none is left, the file of an earlier reading is removed. An
+    interrupted file resumes where the last transaction ended; a file read to its end adds nothing
+    the second time, and rows appended later are added once. Equal rows of one file are repeats, and
+    all are stored.
     With the instance `this` the rows are stored under this machine's instance, as measurements by
     the platform's runner would be.
 
@@ -145,7 +145,7 @@ def ingest(
     if (read_options.instance or log.instance) == THIS:
         read_options = replace(read_options, instance="", log=replace(log, instance=""))
         base = base if base.instance else platform_here(runner_for(base))
-    report = IngestReport(str(path), chosen, also, f"{chosen}:{path.name}")
+    report = IngestReport(plain_text(path), chosen, also, f"{chosen}:{plain_text(path.name)}")
     journal, names, named = "", {}, None
     if not path.is_dir():  # folders are not journalled
         content, digest = content_of(path)

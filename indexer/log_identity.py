@@ -22,6 +22,7 @@ from embeddb.core.pattern import stub_id
 from embeddb.core.records import REPEAT, Run, WorkloadInfo, in_context
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.core.wording import plural
+from embeddb.matrix_files.source import plain_text
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.store.merge_facts import extends
@@ -135,7 +136,7 @@ def content_of(path: Path, size: int | None = None) -> tuple[Content, Any]:
         while block := file.read(_BLOCK if size is None else min(_BLOCK, size - count)):
             digest.update(block)
             count += len(block)
-    return Content(str(path.resolve()), count, digest.hexdigest()), digest
+    return Content(plain_text(path.resolve()), count, digest.hexdigest()), digest
 
 
 class LogName:
@@ -150,7 +151,7 @@ class LogName:
 
     def __init__(self, store: Store, reader: str, path: Path, content: Content) -> None:
         folders = Path(content.path).parts[:-1]
-        name = path.name
+        name = plain_text(path.name)
         self.edited = self.unchanged = False
         self.open = _open_at(path, content.size)
         while (entry := self._entry(store, f"{reader}:{name}")) is not None:

@@ -7,6 +7,7 @@ so a copy continues wherever it was interrupted, also if the source was written 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -70,7 +71,7 @@ def copy_database(source: Store, place: str, *, progress: Progress | None = None
 def _begun(source: Store, target: Engine) -> bool:
     """Mark the target as unfinished; return true if an earlier copy of the same source had marked
     it. Raises: StoreError for a target that is a database of its own."""
-    name = source.place.encode()
+    name = os.fsencode(source.place)
     with target.read() as txn:
         refuse_other_schema(txn.get("meta", b"schema"), target.place)
         mark = txn.get("meta", COPYING)

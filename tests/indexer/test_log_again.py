@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +67,17 @@ def test_a_log_saved_in_another_way_is_named(tmp_path: Path, saved: Callable[[Pa
     assert read(store, tmp_path / "b.log").copies == {}, "named once"
     third = read(store, log(tmp_path / "c.csv", ALL[::-1]))
     assert set(third.copies) == {"csv:a.csv", report.campaign}
+
+
+def test_a_log_whose_name_and_folder_are_not_utf_8_is_read_once(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff"))
+    folder.mkdir()
+    path = log(folder / os.fsdecode(b"b\xff.csv"))
+    store = memory_store()
+    first, again = read(store, path), read(store, path)
+    assert (first.added, again.added) == (len(ALL), 0)
+    assert first.campaign == again.campaign and first.campaign.endswith(r"b\xff.csv")
+    json.dumps(first.file).encode()
 
 
 def test_another_day_is_no_copy(tmp_path: Path) -> None:

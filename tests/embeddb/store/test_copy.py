@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +143,13 @@ def test_a_copy_that_ended_at_the_model_files_goes_on_with_them(
     if copy.shared:
         assert [*copy.notes.items("model-file/").values()] == [model]
     copy.close()
+
+
+def test_a_source_whose_folder_is_not_utf_8_is_copied(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff.db"))
+    with closing(open_store(folder, create=True)) as source:
+        source.notes.put("k", b"v")
+        assert copy_database(source, str(tmp_path / "copy.db")).rows["note"] == 1
 
 
 def test_another_source_does_not_go_on(source: Store, tmp_path: Path) -> None:
