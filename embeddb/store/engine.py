@@ -68,6 +68,12 @@ def text_of(table: str, key: bytes) -> str:
         ) from None
 
 
+def key_of(text: str) -> bytes:
+    """Encode a text that is looked for; one that is not UTF-8, as a command line may have, is the
+    key of no row."""
+    return text.encode("utf-8", "surrogatepass")
+
+
 def raise_generation(txn: Txn, members: Iterable[bytes] = ()) -> None:
     """Count one write, and record its number at the given keys of table `member`."""
     value = (generation_of(txn) + 1).to_bytes(8, "big")

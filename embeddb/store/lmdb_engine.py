@@ -56,7 +56,7 @@ class _LmdbTxn(SealedTxn):
 
     def get(self, table: str, key: bytes) -> bytes | None:
         db = self._dbs[table]
-        raw = None if db is None else self._txn.get(key, db=db)
+        raw = self._txn.get(key, db=db) if db is not None and key else None
         return None if raw is None else unsealed(table, key, raw)
 
     def put(self, table: str, key: bytes, value: bytes) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from embeddb.core.errors import UsageError
 from embeddb.store import codec
-from embeddb.store.engine import Engine, Txn
+from embeddb.store.engine import Engine, Txn, key_of
 from embeddb.store.tables import decoded
 
 _PREFIX = b"source/"
@@ -55,7 +55,7 @@ class Pushing:
     push: Push
 
     def __post_init__(self) -> None:
-        if not 0 < len(self.source.encode()) <= _MOST_NAME or not self.source.isprintable():
+        if not self.source.isprintable() or not 0 < len(self.source.encode()) <= _MOST_NAME:
             raise UsageError(f"{self.source[:40]!r} is not a valid name of a source")
 
     def number(self, txn: Txn) -> int:
@@ -109,7 +109,7 @@ def source_number(txn: Txn, name: str) -> int:
 
 
 def _key(name: str) -> bytes:
-    return _PREFIX + name.encode()
+    return _PREFIX + key_of(name)
 
 
 def _read(name: str, raw: bytes | None) -> Source | None:

@@ -19,7 +19,7 @@ from embeddb.core.files.safe_read import refusing
 from embeddb.core.files.safe_write import OwnFolder
 from embeddb.core.files.user_folders import user_folder
 from embeddb.store.codec import pattern_key
-from embeddb.store.engine import Engine, Txn, raise_generation, text_of
+from embeddb.store.engine import Engine, Txn, key_of, raise_generation, text_of
 from embeddb.store.failures import translating
 
 T = TypeVar("T")
@@ -170,7 +170,7 @@ class BlobTable:
 
     def get(self, key: str) -> bytes | None:
         with self._engine.read() as txn:
-            return txn.get(self._table, key.encode())
+            return txn.get(self._table, key_of(key))
 
     def items(self, prefix: str = "") -> dict[str, bytes]:
         """Documents by name. Raises: StoreCorrupt for an invalid name."""

@@ -93,8 +93,11 @@ def test_a_source_is_withdrawn_and_brought_back() -> None:
     team.store.withdrawn.restore(RunSelection(source="bob"))
     assert runs(team) == runs(ann) | runs(bob)
     assert team.store.problems() == []
-    with pytest.raises(UsageError, match="no source 'eve'"):
-        team.store.withdrawn.withdraw(RunSelection(source="eve"))
+    for name in ("eve", "\udcff"):
+        with pytest.raises(UsageError, match="no source '"):
+            team.store.withdrawn.withdraw(RunSelection(source=name))
+    with pytest.raises(UsageError, match="is not a valid name of a source"):
+        push(ann.index, team.index, source="\udcff")
 
 
 def test_what_others_told_is_not_pushed_on(tmp_path: Path) -> None:
