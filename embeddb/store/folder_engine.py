@@ -58,7 +58,8 @@ class _Shared:
         counting."""
         if os.getpid() == self._pid:
             self._gone.append(None)
-            if self.lock.acquire(blocking=wait):
+            # Again for those that left since it counted: they may not wait for the lock.
+            while self._gone and self.lock.acquire(blocking=wait):
                 try:
                     self.settle()
                 finally:

@@ -21,7 +21,7 @@ import pytest
 
 from embeddb.core.errors import StoreError, StoreLocked, StoreReadOnly
 from embeddb.store import Store, Txn, locks, open_store
-from embeddb.store.folder_engine import FolderEngine
+from embeddb.store.folder_engine import FolderEngine, _Shared
 from embeddb.store.lmdb_engine import LmdbEngine
 from embeddb.store.lmdb_files import WRITER_FILE
 
@@ -109,6 +109,22 @@ def test_an_opening_that_is_dropped_is_closed(folder: Path) -> None:
     assert not free(folder)
     del db
     gc.collect()
+    assert free(folder)
+
+
+def test_an_opening_that_is_dropped_while_another_closes_is_closed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, others = open_store(folder), [open_store(folder)]
+    real = _Shared.settle
+
+    def settled(shared: _Shared) -> None:
+        real(shared)
+        others.clear()  # garbage that is collected just then
+        gc.collect()
+
+    monkeypatch.setattr(_Shared, "settle", settled)
+    first.close()
     assert free(folder)
 
 
