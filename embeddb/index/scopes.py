@@ -204,7 +204,9 @@ def _rows(
             chunks = ((i, list(store.runs(partition.platform, ran, i))) for i in only)
         for pattern_id, runs in chunks:
             if runs:
-                info = infos.get(pattern_id) or WorkloadInfo(id=pattern_id)
+                # One that was stored since is among the runs, and has a family, too.
+                info = infos.get(pattern_id) or store.pattern(pattern_id)
+                info = info or WorkloadInfo(id=pattern_id)
                 default = default_of(platform, ran, store.workload_or_info(info))
                 row = MatrixRow(pattern_id, partition.platform, info.family, other)
                 yield row, default, summarise_runs(runs, normal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import lmdb
@@ -11,11 +12,18 @@ from builders import OP, band, by_law, fill, patterns, runs_of, sized, tiny
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreCorrupt
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, Run
+from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.index.answer_index import AnswerIndex
-from embeddb.index.scopes import answering_op, scope_of, scope_partitions, scopes
+from embeddb.index.scopes import (
+    answering_op,
+    run_matrix_of,
+    scope_of,
+    scope_partitions,
+    scopes,
+)
 from embeddb.platforms.platform import Platform, parse_platform
+from embeddb.store import Store
 from tuners.evaluation.evaluate import evaluate
 
 WIDE = Op("spmm", 512)
@@ -44,6 +52,23 @@ def test_instances_of_a_portable_platform_are_one_scope() -> None:
         assert tuple(sorted(p.platform for p in held)) == scope.instances
         assert {p.op for p in held} == {scope.op}
     assert scope_partitions(db.store, OP, "kind@a") == []  # a part of a scope is none
+
+
+def test_workloads_that_are_stored_while_evidence_is_read_have_their_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    db, later = Database.in_memory(), band(41, 3, name="later", group="family")
+    fill(db, tiny(), patterns(2), indexed=False)
+    real = Store.patterns
+
+    def read(store: Store) -> Iterator[WorkloadInfo]:
+        infos = list(real(store))
+        db.index.record(runs_of(later, tiny()), later, tiny())
+        return iter(infos)
+
+    monkeypatch.setattr(Store, "patterns", read)
+    groups = {row.pattern_id: row.group for row in run_matrix_of(db.store, OP, "tiny").rows}
+    assert groups[later.id] == "family"
 
 
 def _measure(db: Database, sizes: list[int]) -> None:
