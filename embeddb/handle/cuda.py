@@ -228,10 +228,10 @@ class CudaProducts(Products[Chosen]):
             flat.zero_()
             return into if out is None or into is out else out.copy_(into)
         with self._guard():
-            if values is not None:
-                compute = compute.with_values(self._check(values, "values", (self.nnz,)))
-            elif self._on_gpu:
+            if self._on_gpu:
                 self._keep(chosen)
+            if values is not None:  # all else is shared
+                compute = compute.with_values(self._check(values, "values", (self.nnz,)))
             compute(candidate, other, flat)
         return into if out is None or into is out else out.copy_(into)
 

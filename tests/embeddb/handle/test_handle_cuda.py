@@ -10,7 +10,7 @@ import pickle
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -540,6 +540,20 @@ def test_values_are_updated_on_the_gpu_of_the_matrix(
     monkeypatch.setattr(CudaProducts, "_settle", lambda _: inside.append("settles"))
     f.update(matrix().to_sparse_csr())
     assert inside == ["enters", "settles", "leaves"]
+
+
+def test_a_call_with_other_values_registers_its_stream_too(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads the pointers and indices of the matrix, which would else be freed too early."""
+    f, b, kept = handle(matrix(), "spmm", device, 4), dense(17, 4), list[object]()
+    values = torch.ones(f._products.nnz, dtype=torch.float64, device=DEVICE)
+    with monkeypatch.context() as patch:
+        patch.setattr(CudaProducts, "_guard", lambda _: nullcontext())
+        patch.setattr(CudaProducts, "_keep", lambda _, chosen: kept.append(chosen))
+        patch.setattr(f._products, "_on_gpu", True)
+        f(b, values=values)
+    assert kept == [f._products.named]
 
 
 def test_usual_configurations_have_kernels() -> None:
