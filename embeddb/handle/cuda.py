@@ -17,6 +17,7 @@ from embeddb.handle.operators import Products, Quick, is_followed
 from embeddb.kernels.cuda.device import Device, DeviceError, gpu
 from embeddb.kernels.cuda.forms import Csr, inspect
 from embeddb.kernels.cuda.nvrtc import CompileFailed
+from embeddb.kernels.cuda.plan import MOST_ENTRIES
 from embeddb.kernels.cuda.product import Product
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ DTYPES = {
     torch.float16: "f16",
     torch.bfloat16: "bf16",
 }
-_MAX = (1 << 31) - 1
 _POINTERS = "A is damaged: its row pointers do not rise from 0 to its entries"
 _OUTSIDE = "A is damaged: an index lies outside the matrix"
 _LAYOUTS = (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
@@ -368,8 +368,8 @@ def or_by_torch(
 def csr_of(matrix: torch.Tensor, device: Device | None = None) -> OrderedCsr:
     """A sparse tensor m×n in CSR, CSC or COO, copied; `device` checks sorted CSR in one launch.
 
-    Raises: UsageError for another tensor or value type; MatrixError for 2^31 entries, rows or
-    columns and more, and for invalid pointers or indices.
+    Raises: UsageError for another tensor or value type; MatrixError for more than `MOST_ENTRIES`
+    entries, rows or columns, and for invalid pointers or indices.
     """
     if not isinstance(matrix, torch.Tensor) or matrix.layout not in _LAYOUTS:
         parts = matrix.layout if isinstance(matrix, torch.Tensor) else type(matrix).__name__
@@ -379,8 +379,8 @@ def csr_of(matrix: torch.Tensor, device: Device | None = None) -> OrderedCsr:
     if matrix.dtype not in DTYPES:
         raise UsageError(f"A holds {matrix.dtype}: kernels compute in float64, 32 and 16 bits")
     (m, n), nnz = matrix.shape, matrix._nnz()
-    if max(nnz, m, n) > _MAX:
-        raise MatrixError(f"A is {m}x{n} with {nnz} entries, of at most {_MAX} each")
+    if max(nnz, m, n) > MOST_ENTRIES:
+        raise MatrixError(f"A is {m}x{n} with {nnz} entries, of at most {MOST_ENTRIES} each")
     if matrix.layout is torch.sparse_csr and device is not None and m and n and nnz:
         values = matrix.values().detach().clone()
         csr, report = inspect((m, n), matrix.crow_indices(), matrix.col_indices(), values, device)

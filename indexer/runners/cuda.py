@@ -18,7 +18,7 @@ from embeddb.core.extras import install_command
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
 from embeddb.kernels.cuda import nvrtc
-from embeddb.kernels.cuda.plan import SIZES, identity_of, plan
+from embeddb.kernels.cuda.plan import MOST_ENTRIES, SIZES, identity_of, plan
 from embeddb.platforms.platform import load_platform, space_of
 from indexer.runners.base import RunOptions
 from indexer.runners.harness.matrix_runner import MatrixRunner, Reply, measurement_of
@@ -28,7 +28,6 @@ _WORKER = "indexer.runners.cuda_kernels.worker"
 _PROBE = "cuda 1"
 #: The first start imports torch and makes the GPU's context.
 _START_S, _COMPILE_S, _PROBE_S = 180.0, 120.0, 60.0
-_MOST_ENTRIES = (1 << 31) - 1
 #: Share of the GPU's memory that a matrix may take: torch and the context need some, too.
 _MEMORY_SHARE = 0.8
 
@@ -146,9 +145,9 @@ class CudaRunner(MatrixRunner):
         return _measurement({**compiled, **reply}, options)
 
     def _load(self, pattern: Pattern, op: Op, options: RunOptions) -> Reply:
-        if max(pattern.nnz, *pattern.shape) > _MOST_ENTRIES:
+        if max(pattern.nnz, *pattern.shape) > MOST_ENTRIES:
             reason = f"{pattern.shape[0]} x {pattern.shape[1]} with {pattern.nnz} entries"
-            hint = f"the CUDA kernels take at most {_MOST_ENTRIES} rows, columns and entries"
+            hint = f"the CUDA kernels take at most {MOST_ENTRIES} rows, columns and entries"
             return {"status": "invalid", "error": f"{reason}: {hint}"}
         return super()._load(pattern, op, options)
 

@@ -54,6 +54,9 @@ _REORDERS = ("none", "length", "columns")
 _STAGED_THREADS, _SHARED_BYTES = 512, 48 << 10
 #: Columns of one block of a window, by arithmetic.
 BLOCK_COLUMNS = {"fp32": 1, "tf32": 8, "tf32x3": 8, "bf16": 16, "f16": 16}
+#: Largest number of rows, columns and entries: the kernels count them in 32 bits, and steps beyond
+#: the last, of a block of threads or of the longest piece, must fit, too.
+MOST_ENTRIES = (1 << 31) - 1 - (1 << 17)
 #: Work that may add to one row of the result from several groups of threads.
 _SHARES_ROWS = ("pieces", "entries", "stream")
 

@@ -445,7 +445,7 @@ def test_damaged_matrices_are_refused(device: Device, monkeypatch: pytest.Monkey
         cuda_handle.csr_of(torch.ones(2, 2))
     with pytest.raises(UsageError, match=r"torch\.int64"):
         cuda_handle.csr_of(torch.ones(2, 2, dtype=torch.int64, device=DEVICE).to_sparse_csr())
-    monkeypatch.setattr(cuda_handle, "_MAX", 5)
+    monkeypatch.setattr(cuda_handle, "MOST_ENTRIES", 5)
     with pytest.raises(MatrixError, match="of at most 5"):
         cuda_handle.csr_of(matrix().to_sparse_csr())
 

@@ -21,7 +21,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import SpaceError
 from embeddb.kernels.cuda import nvrtc
 from embeddb.kernels.cuda.forms import FormRefused, inspect
-from embeddb.kernels.cuda.plan import Plan, fit, plan
+from embeddb.kernels.cuda.plan import _SAFE, MOST_ENTRIES, Plan, fit, plan
 from embeddb.kernels.cuda.product import bind
 from embeddb.platforms.platform import load_platform
 
@@ -203,6 +203,14 @@ def test_what_would_leave_its_arrays_is_no_kernel(op: str, legal: str, illegal: 
         with pytest.raises(SpaceError) as caught:
             function(changed, wanted)
         assert "\n" not in str(caught.value) and caught.value.hint
+
+
+def test_numbers_of_32_bits_have_room_behind_the_last_entry_and_row() -> None:
+    """Loops step by a piece, or by unrolled lanes; the last block of threads is rarely full."""
+    piece, block, batch, lanes, unroll = (
+        max(_SAFE[name]) for name in ("piece", "block", "batch", "lanes", "unroll")
+    )
+    assert MOST_ENTRIES + max(piece, block * batch, lanes * unroll) < 1 << 31
 
 
 def test_a_window_is_cut_into_pieces_only_where_that_is_asked() -> None:
