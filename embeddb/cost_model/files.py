@@ -76,7 +76,7 @@ class CostModelFiles:
     def learned(self, platform: Platform, op: Op) -> CostModel | None:
         """The stored model that a query learned from an instance's runs of an op, if any."""
         path = self._place(platform, op)
-        model = self._open(path, _cost_model)
+        model = None if self._folder is None else self._open(path, _cost_model)
         if model is None and path in self._read:  # no file could be written
             model = cast("CostModel | str", self._read[path][1])
         return None if isinstance(model, str) else model
@@ -90,6 +90,7 @@ class CostModelFiles:
             with suppress(OSError, EmbeddbError):
                 OwnFolder(self._folder.parent, LEARNED).make()
                 model.save(path)
+            with suppress(OSError):  # an earlier file may be there, which this one replaces here
                 stamp = _stamp(path)
         model.version = model.version or str(model.card["stamp"])
         self._read[path] = (stamp, model)
