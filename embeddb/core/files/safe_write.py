@@ -61,7 +61,7 @@ def whole_file(path: str | Path, *, folder: int | None = None) -> Iterator[Binar
     the process is killed, the file of that name before stays. A link of that name is replaced, not
     followed. Raises: OSError."""
     target = Path(path)
-    part = target.with_name(f".{target.name[:180]}.{uuid.uuid4().hex[:8]}.part")
+    part = target.with_name(_part_name(target.name, uuid.uuid4().hex[:8]))
 
     def publish() -> None:
         os.replace(part, target, src_dir_fd=folder, dst_dir_fd=folder)
@@ -73,6 +73,11 @@ def whole_file(path: str | Path, *, folder: int | None = None) -> Iterator[Binar
             sync(target.parent)
         else:
             os.fsync(folder)
+
+
+def _part_name(name: str, mark: str) -> str:
+    """A temporary name for a file, of at most 255 bytes: a character has up to four."""
+    return f".{name[:45]}.{mark}.part"
 
 
 @contextmanager
@@ -254,7 +259,7 @@ def write_new(folder: OwnFolder, name: str, data: bytes) -> bool:
 
     Raises: OSError that names the file, also on a file system without hard links.
     """
-    part = f".{name[:180]}.{uuid.uuid4().hex}.part"
+    part = _part_name(name, uuid.uuid4().hex)
     won: list[bool] = []
     try:
         with folder.opened(make=True) as where:

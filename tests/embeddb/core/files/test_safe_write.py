@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from embeddb.core.files.safe_write import OwnFolder, drop_torn_line, open_own, own_size, whole_file
+from embeddb.core.files.safe_write import (
+    OwnFolder,
+    drop_torn_line,
+    open_own,
+    own_size,
+    whole_file,
+    write_new,
+)
 
 
 @pytest.fixture
@@ -82,6 +89,19 @@ def test_errors_name_the_whole_path(tmp_path: Path) -> None:
         raise full()
     names = [e.value.filename for e in (missing, appended, whole)]
     assert names == [str(tmp_path / name) for name in ("none", "one", "two")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["\u8a18" * 82 + ".html", "a" * 255, os.fsdecode(b"\xff" * 255)],
+    ids=["of three bytes each", "letters", "no text"],
+)
+def test_a_name_of_the_most_bytes_is_written(tmp_path: Path, name: str) -> None:
+    with whole_file(tmp_path / name) as out:
+        out.write(b"1")
+    assert write_new(OwnFolder(tmp_path, "below"), name, b"2")
+    assert (tmp_path / name).read_bytes() == b"1"
+    assert (tmp_path / "below" / name).read_bytes() == b"2"
 
 
 def test_a_whole_file_takes_the_place_of_a_link(tmp_path: Path, victim: Path) -> None:
