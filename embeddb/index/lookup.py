@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
 
 
-#: Vectors of structures that are kept in memory.
-_MOST_VECTORS = 64
+#: Vectors of structures that are kept in memory, and scopes named in a message.
+_MOST_VECTORS, _MOST_NAMED = 64, 8
 
 
 class _Derived:
@@ -198,6 +198,17 @@ class Lookup:
             for scope in scopes(self.store)
             if platform in ("", scope.name, scope.name.partition("@")[0]) and op in (None, scope.op)
         ]
+
+    def nothing_of(self, what: str, platform: str = "") -> NothingFound:
+        """The error where no scope is of a platform and an operation; its hint has those there
+        are, and that of a single machine."""
+        there = scopes(self.store)
+        whole = next((s.name for s in there if platform in s.instances and platform), "")
+        hint = ", ".join(f"{scope.op} on {scope.name}" for scope in there[:_MOST_NAMED])
+        hint = f"there are: {hint}" if hint else "the database is empty: `embeddb index` fills it"
+        if whole:
+            hint = f"{platform} is one machine of {whole}, whose runs count together: name {whole}"
+        return NothingFound(what, hint=hint)
 
     def platform(self, text: str) -> Platform:
         """Resolve a platform's name (`embeddb.index.platform_names.platform_named`)."""

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import NothingFound
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.core.row_lengths import RowLengths
 from embeddb.index.answer_index import AnswerIndex
@@ -52,9 +51,7 @@ def measured_scopes(
     """
     scopes = lookup.scopes(platform, op)
     if not scopes:
-        have = ", ".join(f"{o} on {s}" for o, s in lookup.scopes()[:8])
-        hint = f"there are: {have}" if have else "the database is empty: `embeddb index`"
-        raise NothingFound("no runs to judge by", hint=hint)
+        raise lookup.nothing_of("no runs to judge by", platform)
     return scopes
 
 

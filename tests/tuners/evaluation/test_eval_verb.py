@@ -42,6 +42,10 @@ def test_a_machine_that_is_not_judged_is_named(
     assert "on pair@one" in shown.out and "on pair@two" not in shown.out
     why = "not evaluated: too few matrices with a measured default"
     assert f"{OP} on pair@two: {why}" in shown.err and "on pair@one:" not in shown.err
+    for words, out in ((["eval"], []), (["plot", "winners"], ["-o", str(tmp_path / "won.svg")])):
+        typed = [*words, str(tmp_path / "runs.db"), "--platform", "pair@two", *out]
+        assert run_verb(typed) == 3
+        assert "pair@two is one machine of pair, whose runs count" in capsys.readouterr().err
     assert run_verb(["db", "stat", str(tmp_path / "runs.db")]) == 0
     assert "of several machines: of their averaged gains" in capsys.readouterr().out
 

@@ -89,7 +89,7 @@ def map_verb(db: str, platform: str, op: str, color: str, out: Path, as_json: bo
         if projection is None or not projection.ids:
             if not what.workload.embedded:
                 raise NothingFound("programs have no embedding to draw: each is tuned on its own")
-            raise _nothing_of(opened, f"{what} on {where.id}")
+            raise opened.index.nothing_of(f"no runs of {what} on {where.id}")
         kinds = _kinds_by(opened, projection, color)
     points = []
     for at, (x, y, kind) in enumerate(zip(projection.x, projection.y, kinds, strict=True)):
@@ -136,7 +136,7 @@ def curve_verb(db: str, matrix: str, platform: str, op: str, out: Path, as_json:
         ]
         name = pattern.name or pattern.id
         if not measured:
-            raise _nothing_of(opened, f"{what} on {where.id} for {name}")
+            raise opened.index.nothing_of(f"no runs of {what} on {where.id} for {name}")
     lines, facts = [line for line, _ in measured], [fact for _, fact in measured]
     if len(lines) == 1:
         lines = [lines[0]._replace(name="")]
@@ -223,7 +223,8 @@ def winners_verb(db: str, platform: str, op: str, out: Path, as_json: bool) -> N
         counts, extent = wins(opened.store, scopes, progress)
         total = sum(counts.values())
         if not total:
-            raise _nothing_of(opened, " on ".join(x for x in (op, platform) if x) or "anything")
+            what = " on ".join(x for x in (op, platform) if x) or "anything"
+            raise opened.index.nothing_of(f"nothing to draw of {what}", platform)
         simulated = any(opened.platform(scope).simulated for _, scope in scopes)
     first = counts.most_common(_MOST_WINNERS)
     first.sort(key=lambda pair: (-pair[1], pair[0].json))
@@ -390,9 +391,6 @@ def _panel(op: str, platform: str, rows: list[_Row]) -> str:
 
 # -- data ------------------------------------------------------------------------------------------
 
-#: Scopes named in a message.
-_NAMED = 8
-
 
 def _measured_on(
     db: Database, partition: RunTable, pattern_id: str
@@ -460,13 +458,6 @@ def figures(epochs: Sequence[Mapping[str, float]], names: Iterable[str]) -> list
         marks = {"best": y.index(min(y))} if name == "valid_loss" else {}
         lines.append(draw.Line(name.replace("_", " "), x, y, marks))
     return lines
-
-
-def _nothing_of(db: Database, what: str) -> NothingFound:
-    """The error for missing runs; its hint lists the scopes that have some."""
-    have = ", ".join(f"{op} on {scope}" for op, scope in db.index.scopes()[:_NAMED])
-    empty = "the database is empty: `embeddb index` or `embeddb measure` fills it"
-    return NothingFound(f"no runs of {what}", hint=f"there are: {have}" if have else empty)
 
 
 @click.group(
