@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -25,14 +24,22 @@ from embeddb.core.records import Run, WorkloadInfo
 from embeddb.core.reports import Report
 from embeddb.matrix_files.source import plain_text
 from embeddb.platforms.log_table import LogTable
-from embeddb.platforms.platform import Platform, load_platform, platform_here, runner_for, space_of
+from embeddb.platforms.platform import Platform, platform_here, runner_for, space_of
 from embeddb.platforms.space.rules import show
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.store import Store
 from embeddb.store.failures import translating
 from embeddb.store.withdrawn import RunSelection
 from indexer.library import Library
-from indexer.log_identity import LogName, Repeats, RowPlatforms, RowSubjects, content_of, copies_of
+from indexer.log_identity import (
+    LogName,
+    Repeats,
+    RowPlatforms,
+    RowSubjects,
+    content_of,
+    copies_of,
+    platform_of,
+)
 from indexer.readers.base.lines import guess, read_rows, refuse_packed
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
 
@@ -139,7 +146,7 @@ def ingest(
         raise ReaderError("no such file", where=str(path))
     chosen, *also = [reader] if reader else readers_of(path)
     plug = plugins.created("reader", chosen)
-    base = platform or _platform_of(plug, path)
+    base = platform or platform_of(plug, path)
     read_options = completed(options or ReadOptions(), base)
     log = read_options.log
     if (read_options.instance or log.instance) == THIS:
@@ -177,17 +184,6 @@ def readers_of(path: Path) -> list[str]:
         hint = f"give --format: one of {', '.join(plugins.available('reader'))}"
         raise ReaderError(f"{what}: no reader recognises it", where=str(path), hint=hint)
     return candidates
-
-
-def _platform_of(plug: Any, path: Path) -> Platform:
-    if not plug.platform:
-        raise UsageError(
-            f"{path}: which platform ran this?",
-            hint="give --platform NAME or FILE; no platform file? "
-            f"`embeddb platform draft {shlex.quote(str(path))} --op spmm:WIDTH -o my.toml` "
-            "drafts one from the log",
-        )
-    return load_platform(plug.platform)
 
 
 def completed(options: ReadOptions, platform: Platform) -> ReadOptions:

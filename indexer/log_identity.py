@@ -4,6 +4,7 @@ platforms and workloads."""
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.errors import ReaderError
+from embeddb.core.errors import ReaderError, UsageError
 from embeddb.core.files.safe_read import open_regular, refusing
 from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import stub_id
@@ -23,7 +24,7 @@ from embeddb.core.records import REPEAT, Run, WorkloadInfo, in_context
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.core.wording import plural
 from embeddb.matrix_files.source import plain_text
-from embeddb.platforms.platform import Platform
+from embeddb.platforms.platform import Platform, load_platform
 from embeddb.store import Store
 from embeddb.store.merge_facts import extends
 from indexer.library import Library
@@ -185,6 +186,18 @@ def _open_at(path: Path, size: int, before: int | None = None) -> bool:
 
 def _journal(campaign: str) -> str:
     return f"log/{campaign}"
+
+
+def platform_of(plug: Any, path: Path) -> Platform:
+    """The platform of a reader's format. Raises: UsageError if it has none."""
+    if plug.platform:
+        return load_platform(plug.platform)
+    file = shlex.quote(str(path))
+    how = f"`embeddb platform draft {file} --op spmm:WIDTH -o my.toml` drafts one from the log"
+    if plug.name == "embeddb":
+        how = f"`embeddb db import DB {file}` reads an export with the platforms it has"
+    hint = f"give --platform NAME or FILE; no platform file? {how}"
+    raise UsageError(f"{path}: which platform ran this?", hint=hint)
 
 
 class RowPlatforms:

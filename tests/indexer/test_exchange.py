@@ -132,6 +132,13 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
     assert gzip.decompress(second.read_bytes()).startswith(b'{"format":"embeddb"')
 
 
+def test_an_export_that_is_indexed_as_a_log_names_the_verb_that_reads_it(tmp_path: Path) -> None:
+    export_file(filled().index, tmp_path / "1.jsonl.gz")
+    with pytest.raises(UsageError, match="which platform ran this") as caught:
+        ingest(Database.in_memory().store, tmp_path / "1.jsonl.gz")
+    assert f"`embeddb db import DB {tmp_path / '1.jsonl.gz'}`" in caught.value.hint
+
+
 def test_filters_choose_runs_with_what_they_need(tmp_path: Path) -> None:
     db, out = filled(), io.StringIO()
     report = export(db.index, out, format="jsonl", platform="cpu", op=SPMM)
