@@ -19,7 +19,8 @@ from embeddb.store import Store, memory_store
 from embeddb.ui.cli.main import cli
 from indexer.ingest import IngestReport, ingest, reader_of
 from indexer.readers.base.columns import Plan
-from indexer.readers.base.row import ReadOptions
+from indexer.readers.base.row import ReadOptions, RunRow
+from indexer.readers.mapped import CsvReader
 
 HEAD = "matrix,variant,time_us\n"
 ROWS = "".join(f"m{at},{v},{at + 1}.5\n" for at in range(4) for v in "abcd")
@@ -313,3 +314,19 @@ def test_a_reader_that_takes_every_log_is_named(
     assert index(path, "--format", "csv").exit_code == 0
     done = read(log(tmp_path, '{"format":"embeddb","version":1}\n', "e.jsonl"))
     assert done.also and done.reader != done.also[0]
+
+
+def test_lists_and_words_that_are_columns_in_cells(tmp_path: Path) -> None:
+    """As tuners and compilers' logs have them: lists of Python or of numbers, names of options."""
+    path = tmp_path / "a.csv"
+    path.write_text(
+        "matrix,tiles,x,-O2,-g,time_ms\n"
+        "a,\"[8, 16]\",\"['b', 'c']\",-O2,-g,1.5\nb,\"[8, 8]\",\"['b', 'b']\",X,-g,2.5\n"
+    )
+    columns = {"config.tiles": "tiles", "config.x": "x", "config.o": "-O2", "config.g": "-g"}
+    options = ReadOptions(op=Op.parse("spmm:8"), columns=columns)
+    rows = [row for row in CsvReader().rows(path, options=options) if isinstance(row, RunRow)]
+    assert [dict(row.config) for row in rows] == [
+        {"tiles": "[8, 16]", "x": "['b', 'c']", "o": "-O2", "g": "-g"},
+        {"tiles": "[8, 8]", "x": "['b', 'b']", "o": "X", "g": "-g"},
+    ]

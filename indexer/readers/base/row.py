@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -243,10 +244,8 @@ def value(raw: Any) -> Value:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if text.startswith("["):
-        try:
+        with suppress(ValueError, RecursionError, ReaderError):
             return _listed(json.loads(text))
-        except (ValueError, RecursionError):
-            raise ReaderError(f"{text[:40]!r} is not a list of names") from None
     return text
 
 
@@ -259,6 +258,9 @@ def config_of(cells: Mapping[str, Any]) -> Config:
 
 
 def _listed(raw: Any) -> Value:
+    """A value of JSON; a list of numbers, as of tile lengths, is a text."""
+    if isinstance(raw, list) and raw and all(type(one) in (int, float) for one in raw):
+        raw = json.dumps(raw)
     try:
         return Config({"value": raw})["value"]
     except UsageError:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from embeddb.core.errors import ReaderError
 from indexer.readers.base.lines import numbered, wrong_file
 from indexer.readers.base.row import Reject
+from indexer.readers.base.statuses import is_number
 
 T = TypeVar("T")
 #: Characters between cells; of several in a header the most frequent one, then the first.
@@ -143,10 +144,12 @@ class Table:
 
     def turn(self, row: Sequence[str], *, follow: bool) -> bool:
         """True if a row is another header (at least two cells, and half of them, are names of
-        columns); the rows below are then ordered by it. Raises: ReaderError as `rows`."""
+        columns, and no other is a number); the rows below are then ordered by it. Raises:
+        ReaderError as `rows`."""
         new, names = list(map(_folded, row)), list(map(_folded, self.names))
         cells = list(filter(None, new))
-        if 2 * sum(cell in names for cell in cells) < max(len(cells), 4):
+        others = [cell for cell in cells if cell not in names]
+        if 2 * len(others) > min(len(cells), 2 * len(cells) - 4) or any(map(is_number, others)):
             return False
         if new == names:
             self._order = None
