@@ -216,6 +216,8 @@ def _quality(state: dict[str, Any]) -> list[str]:
     if state["configs"] == 1:
         return ["a single configuration ran: there is nothing to choose from"]
     if state["of_optimum_held_out"] is None:
+        if state["measured"] == state["indexed"]:
+            return [f"each of its {several} ran one configuration: there is nothing to judge"]
         few = f"{plural(state['groups'], 'group')} of {several}"
         if state["runs"] < 2 * state["patterns"]:
             few = f"few of {state['patterns']:,} {several} ran the default and another choice"

@@ -181,6 +181,14 @@ def test_a_fixed_choice_that_is_better_than_neighbours_is_named() -> None:
         assert any("best fixed choice 97 %: `query --tuner" in line for line in lines) == said
 
 
+def test_logs_of_winners_alone_cannot_be_judged() -> None:
+    (state,) = scope_states(fill(Database.in_memory(), tiny(), patterns(12)).index)
+    alone = {"of_optimum_held_out": None, "measured": state["indexed"]}
+    assert _quality({**state, **alone}) == [
+        "each of its matrices ran one configuration: there is nothing to judge"
+    ]
+
+
 def test_with_a_single_configuration_there_is_nothing_to_choose() -> None:
     db, platform = Database.in_memory(), tiny()
     db.store.put_platform(platform)
