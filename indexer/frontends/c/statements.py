@@ -294,6 +294,9 @@ class Statements:
 
     def _assign(self, node: Any, scope: Scope, mask: Expr | None) -> list[Node]:
         op, right = node.op, node.rvalue
+        if isinstance(right, c_ast.Assignment):  # a = b = 1: b has its type before a reads it
+            last = c_ast.Assignment(op, node.lvalue, right.lvalue, node.coord)
+            return [*self._assign(right, scope, mask), *self._assign(last, scope, mask)]
         if isinstance(node.lvalue, c_ast.ID):
             meaning = scope.names.get(node.lvalue.name)
             if isinstance(meaning, Refused) and meaning.dtype:

@@ -130,6 +130,11 @@ REPLACED = {
         "  B[i][0] = exp(f[i] * 50) * 1e-80 + fabs(w[i]) * w[i] + pow(w[i], 2);\n"
         "  B[i][1] = (double)(f[i] * 1e25f) * (f[i] * 1e25f) * 1e-50 + 2.0 * w[i] * w[i];\n}",
     ),
+    "values of assignments": program(
+        "double s;",
+        "for (int i = 0; i < N; i++) {\n  x[i] = f[i] = s = a[i][0] * 0.3;\n"
+        "  x[i] += w[i] = a[i][1] * 0.75;\n}",
+    ),
     "rows in any order": program(
         "",
         "for (int i = 0; i < N - 1; i++)\n  for (int k = row[i]; k < row[i + 1]; k++)\n"
