@@ -4,7 +4,7 @@ Shown by `db stat`, `index`, reports and the served pages."""
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -157,19 +157,7 @@ def _missing(state: dict[str, Any]) -> list[str]:
             f"{what} without an ok run of the default "
             f"({state['default']}): they rank, but the gain of a configuration is unknown"
         )
-    gone = state["patterns"] - state["indexed"]
-    all_of_them = plural(state["patterns"], "pattern")
-    if state["unsized"]:
-        how = kind.adds + (", columns m, n, nnz the sizes" if kind.sparse else "")
-        lines.append(f"{state['unsized']:,} of {all_of_them} known by name only: {how}")
-    if sized := state["stubs"] - state["unsized"]:
-        by = "" if gone else f", compared by `{state['featurizer']}`"
-        lines.append(f"{sized:,} of {all_of_them} known by name and size only{by}: {kind.adds}")
-    if gone:
-        lines.append(
-            f"{plural(gone, 'pattern')} lack the input of `{state['featurizer']}`: no neighbours; "
-            f"held-out figures are of the other {state['indexed']:,}"
-        )
+    lines += _incomplete(state)
     judged = state.get("groups_held_out") or 0
     if 0 < 2 * judged < min(state["groups"], state["indexed"]) and "fitted_on" not in state:
         lines.append(
@@ -196,6 +184,23 @@ def _missing(state: dict[str, Any]) -> list[str]:
         )
     lines += _quality(state)
     return lines
+
+
+def _incomplete(state: dict[str, Any]) -> Iterator[str]:
+    """Workloads without a structure, and those without neighbours."""
+    kind, gone = kind_of(state["kind"]), state["patterns"] - state["indexed"]
+    all_of_them = plural(state["patterns"], "pattern")
+    if state["unsized"]:
+        how = kind.adds + (", columns m, n, nnz the sizes" if kind.sparse else "")
+        yield f"{state['unsized']:,} of {all_of_them} known by name only: {how}"
+    if sized := state["stubs"] - state["unsized"]:
+        by = "" if gone else f", compared by `{state['featurizer']}`"
+        yield f"{sized:,} of {all_of_them} known by name and size only{by}: {kind.adds}"
+    if gone:
+        yield (
+            f"{plural(gone, 'pattern')} without the input of `{state['featurizer']}`: no neighbours; "
+            f"held-out figures are of the other {state['indexed']:,}"
+        )
 
 
 #: The usual reason why most of what ran twice disagrees.

@@ -148,7 +148,7 @@ def _check_same(lookup: Lookup, answer: Recommendation, workload: Workload | Wor
 def is_file(text: str) -> bool:
     """True if `text` is an existing path; it may be longer than a path can be."""
     try:
-        return Path(text).exists()
+        return bool(text) and Path(text).exists()  # an empty path is the current folder
     except OSError:
         return False
 
