@@ -3,7 +3,7 @@ its card, and decide whether queries use it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -20,6 +20,8 @@ from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_of
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from embeddb.cost_model.model import CostModel
     from embeddb.learning.samples import Samples
     from indexer.training.cost_model.settings import CostSettings
@@ -116,7 +118,8 @@ class Training:
 
         samples = self.request.limited(self.available)
         self._note_few(samples)
-        if self.request.judged and (overlap := known_to(self.start, self.available)):
+        learned, overlap = learned_before(self.start, self.available.groups)
+        if self.request.judged and overlap:
             self.note(overlap)
         names, why = candidates(self.request, samples, self.start)
         if why:
@@ -132,7 +135,9 @@ class Training:
             )
         if not self.request.judged:
             return models[names[0]]
-        judges = {name: self._judge(settings[name], model) for name, model in models.items()}
+        judges = {
+            name: self._judge(settings[name], model, learned) for name, model in models.items()
+        }
         held_out = {name: judge(step(f"judge {name}")) for name, judge in judges.items()}
         best, why = better(held_out)
         if len(names) > 1:
@@ -155,29 +160,46 @@ class Training:
                 f"from, where --samples asks for {wanted:,}: there are no more"
             )
 
-    def _judge(self, settings: CostSettings, model: CostModel) -> Judge:
+    def _judge(self, settings: CostSettings, model: CostModel, learned: frozenset[str]) -> Judge:
         """The judge of a model, without its source if it is of trees that do not use it."""
         left_out = settings.predictor == "trees" and "source" not in model.card
-        return Judge(self, settings, None if left_out else self.start)
+        if left_out:
+            return Judge(self, settings, None, frozenset())
+        return Judge(self, settings, self.start, learned)
 
 
-def known_to(start: CostModel | None, samples: Samples) -> str:
-    """A warning if the model to start from learned run times of groups by which the trained one is
-    judged; else empty."""
+def learned_before(
+    start: CostModel | None, judging: NDArray[np.str_]
+) -> tuple[frozenset[str], str]:
+    """The groups among `judging` str[r] that do not judge, since the model to start from learned
+    their run times, and a note; where fewer than `LEAST_GROUPS` others are left, none and a
+    warning."""
     if start is None:
-        return ""
+        return frozenset(), ""
+    from embeddb.learning.calibration import LEAST_GROUPS
     from indexer.training.cost_model.train import learned_groups
 
     learned, of = learned_groups(start), "groups that its file does not name"
     if learned is not None:
-        groups = set(np.unique(samples.groups).tolist())
-        if not groups & learned:
-            return ""
-        of = f"{len(groups & learned)} of the {plural(len(groups), 'group')} that judge this one"
-    return (
+        groups = frozenset(np.unique(judging).tolist())
+        both, new = groups & learned, groups - learned
+        if not both:
+            return frozenset(), ""
+        if len(new) >= LEAST_GROUPS:
+            return both, f"judged by the {len(new)} groups that the model to start from never saw"
+        of = f"{len(both)} of the {plural(len(groups), 'group')} that judge this one"
+    return frozenset(), (
         f"warning: the model to start from learned run times of {of}: held-out shares may be too "
         "high for matrices that are new to both"
     )
+
+
+def new_rows(
+    bench: Bench, out: Collection[str], learned: Collection[str]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Training rows without the groups `out`, and the counted rows of these less the `learned`."""
+    rest, test = bench.split(out)
+    return rest, test[~np.isin(bench.evidence.groups[test], sorted(learned))]
 
 
 def candidates(
@@ -218,13 +240,14 @@ def better(held_out: Mapping[str, HeldOut]) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Judge:
-    """Cross-validation of a training: a model for every fold, judged on the fold's groups. The
-    folds are common to all ops, so that a model of several widths is not trained on a held-out
-    matrix at another width."""
+    """Cross-validation of a training: a model for every fold, judged on the fold's groups less the
+    `learned` ones of `start`. The folds are common to all ops, so that a model of several widths
+    is not trained on a held-out matrix at another width."""
 
     training: Training
     settings: CostSettings
     start: CostModel | None
+    learned: frozenset[str]
 
     def __call__(self, progress: Progress) -> HeldOut:
         """The card's `held_out`; an op without groups to hold out is left out, with a note."""
@@ -281,7 +304,7 @@ class Judge:
             step = _part(progress, at, len(parts))
             scorer = train(part, self.settings, start=self.start, progress=step)
             for op, bench in benches.items():
-                rows = seen_by(bench, scorer, *bench.split(out))
+                rows = seen_by(bench, scorer, *new_rows(bench, out, self.learned))
                 seen[op].append((rows, hidden))
         return seen
 

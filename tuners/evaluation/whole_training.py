@@ -19,7 +19,7 @@ from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_of
 from embeddb.platforms.platform import Platform
 from tuners.evaluation.bench import Bench
-from tuners.evaluation.choose_predictor import HeldOut, TrainingRequest, known_to
+from tuners.evaluation.choose_predictor import HeldOut, TrainingRequest, learned_before, new_rows
 from tuners.evaluation.learned import Seen, held_out, seen_by
 
 if TYPE_CHECKING:
@@ -97,8 +97,6 @@ class WholeTraining:
         if np.unique(groups).size < 2:
             self.note("warning: one group of matrices: it is not judged, so it will not rank")
             return {}
-        if overlap := known_to(self.start, self.available):
-            self.note(overlap)
         fold = split_groups(groups, min(_PARTS, np.unique(groups).size), 0)
         rest = self._limited(self.available.take(np.flatnonzero(fold != 0)))
         try:
@@ -108,12 +106,15 @@ class WholeTraining:
             return {}
         vectors = whole.encoder.vectors_of(self.structures, self.available)
         out = set(groups[fold == 0].tolist())
+        learned, overlap = learned_before(self.start, groups[fold == 0])
+        if overlap:
+            self.note(overlap)
         platform, scope = self.available.platform, scope_of(self.available.platform)
         figures: HeldOut = {}
         for op in self.available.ops:
             bench = Bench(self.db, op, scope, instance=platform.id)
             bench.own_vectors = vectors
-            seen = seen_by(bench, whole.model, *bench.split(out))
+            seen = seen_by(bench, whole.model, *new_rows(bench, out, learned))
             try:
                 figures[str(op)] = held_out(_halves(seen))
             except NothingFound as e:

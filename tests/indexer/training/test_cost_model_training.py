@@ -41,7 +41,7 @@ from tuners.evaluation.choose_predictor import (  # noqa: E402
     Training,
     TrainingRequest,
     candidates,
-    known_to,
+    learned_before,
 )
 
 SPADE = load_platform("spade")
@@ -308,16 +308,21 @@ def test_a_model_moves_to_another_platform() -> None:
     assert np.isfinite(tau(zero, target, new))
     assert tau(made, target, new) > tau(zero, target, new)
     assert set(made.card["learned_from"]) == {*source.card["learned_from"], *few.groups.tolist()}
-    warned = known_to(source, few)
-    both = set(few.groups.tolist()) & set(source.card["learned_from"])
-    assert f"{len(both)} of the {np.unique(few.groups).size} groups that judge this one" in warned
-    assert known_to(source, target.take(range(28, 30))) == known_to(None, few) == ""
+    learned, few_groups = source.card["learned_from"], np.unique(few.groups)
+    both = set(few_groups.tolist()) & set(learned)
+    none, warned = learned_before(source, few.groups)
+    assert not none
+    assert f"{len(both)} of the {few_groups.size} groups that judge this one" in warned
+    new = np.array([f"new{i}" for i in range(8)])
+    shared, told = learned_before(source, np.concatenate([new, few_groups]))
+    assert shared == both and "judged by the" in told and not told.startswith("warning")
+    assert learned_before(source, new) == learned_before(None, few.groups) == (frozenset(), "")
     unnamed = CostModel(
         {k: v for k, v in source.card.items() if k != "learned_from"}, source.tensors
     )
-    assert "groups that its file does not name" in known_to(unnamed, few)
+    assert "groups that its file does not name" in learned_before(unnamed, few.groups)[1]
     later = train(few, quick(few_epochs=1), start=unnamed)
-    assert "groups that its file does not name" in known_to(later, few)
+    assert "groups that its file does not name" in learned_before(later, few.groups)[1]
     untouched = source.tensors["member.0.mapper.0.weight"]
     np.testing.assert_array_equal(zero.tensors["member.0.mapper.0.weight"], untouched)
 
@@ -507,7 +512,11 @@ def test_a_bare_platform_stands_for_its_only_instance_with_runs() -> None:
         known = samples_of(db.index, tiny("board"), [OP])
         assert known.platform.id == "board@here" and known.rows
         training = Training(db.index, known, TrainingRequest(), None, Path(), print)
-        assert training._judge(TrainingRequest().settings("mlp"), None)._bench(OP).evidence.rows
+        assert (
+            training._judge(TrainingRequest().settings("mlp"), None, frozenset())
+            ._bench(OP)
+            .evidence.rows
+        )
         with pytest.raises(UsageError, match="there are no runs") as caught:
             samples_of(db.index, tiny("board"), [Op("spmm", 999)])
         assert caught.value.hint == f"there are runs of: {OP}"

@@ -50,7 +50,13 @@ def trained(
     filled: Path, tmp_path: Path, capsys: Any, groups: int, *words: str
 ) -> tuple[dict[str, Any], str]:
     """The document and stderr of a training on so many groups."""
-    db = str(shutil.copytree(filled / f"{groups}.db", tmp_path / "runs.db", dirs_exist_ok=True))
+    shutil.copytree(filled / f"{groups}.db", tmp_path / "runs.db", dirs_exist_ok=True)
+    return retrained(tmp_path, capsys, *words)
+
+
+def retrained(tmp_path: Path, capsys: Any, *words: str) -> tuple[dict[str, Any], str]:
+    """The document and stderr of a training on `runs.db`."""
+    db = str(tmp_path / "runs.db")
     assert run_verb(["train", "costmodel", db, *ASKED, *QUICK, *words]) == 0
     shown = capsys.readouterr()
     return json.loads(shown.out), shown.err
@@ -128,6 +134,21 @@ def test_from_many_groups_the_better_one_is_kept(
     assert f"predictor {best}" in err
     assert f"{best} 0.900" in err
     assert all(f"{other} 0.800" in err for other in others)
+
+
+def test_groups_that_the_source_knows_do_not_judge(
+    filled: Path, tmp_path: Path, capsys: Any
+) -> None:
+    source, _ = trained(filled, tmp_path, capsys, 6, "--predictor", "mlp")
+    words = ("--predictor", "mlp", "--from", source["file"])
+    told, err = trained(filled, tmp_path / "few", capsys, 10, *words)
+    assert "learned run times of 6 of the 10 groups that judge this one" in err
+    assert told["held_out"]["spmm:32"]["rank"]["groups"] == 10
+    with Database.open(tmp_path / "few" / "runs.db") as db:
+        fill(db, tiny(), patterns(14))
+    told = retrained(tmp_path / "few", capsys, *words)
+    assert "judged by the 8 groups that the model to start from never saw" in told[1]
+    assert told[0]["held_out"]["spmm:32"]["rank"]["groups"] == 8
 
 
 def test_all_are_judged_on_what_was_held_out(filled: Path, tmp_path: Path, capsys: Any) -> None:
