@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from embeddb.platforms.space.rules import Param, Rules
 
 #: A part with more assignments than this is walked, not listed.
-PART_LIMIT = 50_000
+PART_LIMIT = 100_000
 #: A space of at most so many is cached. Counts up to here list no more assignments of a part.
 FEW = 4096
 #: Values tried before listing a part, or a search for the nearest assignment, gives up.

@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 #: `size()` counts up to here.
 COUNT_LIMIT = 1_000_000
-#: Most widths with a cached space.
-_MOST_WIDTHS = 16
-#: Draws in a row without a new configuration after which a sample ends: hardly any is left.
-_FRUITLESS = 10_000
+#: Most widths with a cached space, and draws in a row that find nothing new and end a sample.
+_MOST_WIDTHS, _FRUITLESS = 16, 10_000
 
 
 class ConfigSpace:
@@ -354,8 +352,7 @@ class ConfigSpace:
     # --- the whole space -------------------------------------------------------------------
 
     def size(self, most: int = COUNT_LIMIT) -> int | None:
-        """The number of legal configurations; None above `most`, and above `COUNT_LIMIT`. To
-        compare with a few thousand takes a tenth of the time that a large space takes to count."""
+        """The number of legal configurations; None above `most`: a small one is fast."""
         total = self._total(most) if self._cached is None else len(self._cached)
         return total if total is not None and total <= min(most, COUNT_LIMIT) else None
 
@@ -398,8 +395,7 @@ class ConfigSpace:
                 return []
             drawn = rng.choice(total, size=min(count, total), replace=False)
             return [self._at(int(i)) for i in drawn]
-        configs: dict[str, Config] = {}
-        newest = 0
+        configs, newest = dict[str, Config](), 0
         for attempt in range(100 * count + 1000):
             if len(configs) == count or attempt - newest > _FRUITLESS:
                 break
