@@ -198,8 +198,8 @@ def _incomplete(state: dict[str, Any]) -> Iterator[str]:
         yield f"{sized:,} of {all_of_them} known by name and size only{by}: {kind.adds}"
     if gone:
         yield (
-            f"{plural(gone, 'pattern')} without the input of `{state['featurizer']}`: no neighbours; "
-            f"held-out figures are of the other {state['indexed']:,}"
+            f"{plural(gone, 'pattern')} without the input of `{state['featurizer']}`: no "
+            f"neighbours; held-out figures are of the other {state['indexed']:,}"
         )
 
 
