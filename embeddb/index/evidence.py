@@ -10,7 +10,7 @@ from embeddb.core import __version__
 from embeddb.store.model_files import MODELS
 
 #: Raised with every change of how metric, policy and guard are fitted: saved ones are refitted.
-FIT_VERSION = "11"
+FIT_VERSION = "12"
 #: Raised where the same evidence and fits give other answers, by ranking or by models that queries
 #: learn.
 _RANKING_VERSION = "5"

@@ -59,7 +59,8 @@ class Near(NamedTuple):
 
 class Judged(NamedTuple):
     """Rows to judge a policy by: `rows` int64[q] positions, `truth` float64[q,c] log gains measured
-    there (nan: not run), and `gains` and `trust` float64[p,c] of all patterns without them."""
+    there (nan: not run), and `gains` (not clipped) and `trust` float64[p,c] of all patterns without
+    them."""
 
     rows: NDArray[np.int64]
     truth: Floats
@@ -138,7 +139,7 @@ def first_choices(
     """The first choice for each judged row, its group int64[p] held out, by a vote of `k`
     neighbours and `shrink` with the `doubt` of answers, among the configurations that ran on the
     row and in another group, else the default. A failure has the default's gain, 0."""
-    centred = part.gains - effects(part.gains)[0][:, None]
+    centred = centred_votes(part.gains)
     average = _others_mean(part.gains, group)
     prior = average if np.isinf(shrink) else _others_prior(centred, group)
     weighted, weight = _weighed(centred, part.trust)
@@ -179,7 +180,7 @@ def losses_of(
 ) -> dict[tuple[int, float], Floats]:
     """Log loss [q] to the best run of each judged row with its group held out, per (k, shrink), by
     which a vote is fitted; without doubt and guard."""
-    centred = part.gains - effects(part.gains)[0][:, None]
+    centred = centred_votes(part.gains)
     prior = _others_prior(centred, group)
     weighted, weight = _weighed(centred, part.trust)
     ks = sorted({min(k, near.places.shape[1]) for k in NEIGHBOURS})
@@ -215,6 +216,12 @@ def _blocks(places: NDArray[np.int64], each: int) -> Iterator[NDArray[np.int64]]
     step = max(1, _BLOCK // max(each, 1))
     for start in range(0, len(places), step):
         yield places[start : start + step]
+
+
+def centred_votes(gains: Floats) -> Floats:
+    """Gains float64[r,c] as they vote, less the level of their row."""
+    clipped = votes(gains)
+    return clipped - effects(clipped)[0][:, None]
 
 
 def _others_prior(centred: Floats, group: NDArray[np.int64]) -> Floats:

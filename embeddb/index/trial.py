@@ -18,9 +18,17 @@ from numpy.typing import NDArray
 
 from embeddb.core.kinds import Limit
 from embeddb.index.features import WHOLE, Features
-from embeddb.index.held_out import NEIGHBOURS, FirstChoices, Judged, Near, first_choices, losses_of
+from embeddb.index.held_out import (
+    NEIGHBOURS,
+    FirstChoices,
+    Judged,
+    Near,
+    centred_votes,
+    first_choices,
+    losses_of,
+)
 from embeddb.index.vectors import VectorIndex
-from embeddb.index.vote import CLIP, Metric, VoteSettings, effects, plain_metric, votes
+from embeddb.index.vote import CLIP, Metric, VoteSettings, plain_metric
 from embeddb.index.vote_fit import Key, chosen_key, expected, settings_of
 
 Floats = NDArray[np.float64]
@@ -93,9 +101,9 @@ class Trial:
         if voters.size > _MOST_FITTED:
             voters = voters[np.linspace(0, voters.size - 1, _MOST_FITTED).astype(np.int64)]
         rows = np.flatnonzero(features.judged[voters])
-        g, group = votes(gains[voters]), np.unique(groups[voters], return_inverse=True)[1]
+        g, group = gains[voters], np.unique(groups[voters], return_inverse=True)[1]
         trust = np.ones(gains.shape) if trust is None else trust
-        part = Judged(rows, gains[voters][rows], g, trust[voters])
+        part = Judged(rows, g[rows], g, trust[voters])
         names = ids or [f"{row:09}" for row in range(len(gains))]
         trial = cls(features, gains, groups, voters, group, trust, part, names)
         if np.unique(group).size < 2 or not rows.size:
@@ -130,7 +138,7 @@ class Trial:
     @cached_property
     def _centred(self) -> Floats:
         """float64[t,c] gains of the voters less their level."""
-        return self.part.gains - effects(self.part.gains)[0][:, None]
+        return centred_votes(self.part.gains)
 
     @cached_property
     def key(self) -> Key:
@@ -197,7 +205,7 @@ class Trial:
                 near.places[at, : len(names)] = [place[name] for name in names]
                 near.distances[at, : len(names)] = far[: len(names)]
         nothing = np.full((len(rows), self.gains.shape[1]), np.nan)
-        gains, trust = np.vstack([votes(self.gains), nothing]), np.vstack([self.trust, nothing])
+        gains, trust = np.vstack([self.gains, nothing]), np.vstack([self.trust, nothing])
         part = Judged(np.arange(own, count), other.gains[rows], gains, trust)
         group = np.maximum(np.arange(count) - own + 1, 0)
         choices = first_choices(near, part, group, k=k, shrink=shrink)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config
 from embeddb.core.kinds import Limit
 from embeddb.core.pattern import GENERATED
-from embeddb.index.held_out import Judged, Near, with_itself
+from embeddb.index.held_out import Judged, Near, centred_votes, with_itself
 from embeddb.index.pooling import Belief, Layer, Pooled, Source, beliefs_of, layers_of, pooled
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.vote import (
@@ -265,7 +265,7 @@ def _judged(
     seen = inputs.pooled(voting, beliefs, _apart(inputs, voting))
     patterns, truth = own.rows[rows], own.gains[rows]
     judges = inputs.real[patterns]
-    return Judged(patterns[judges], truth[judges], votes(seen.gains), seen.trust)
+    return Judged(patterns[judges], truth[judges], seen.gains, seen.trust)
 
 
 def _own_fit(
@@ -281,7 +281,7 @@ def policy_alone(inputs: ViewInput, view: View, own: ViewInput) -> VoteSettings 
     machine's `view` with its `parts` has them); else None. With few groups all are kept."""
     (layer,) = own.layers
     gains = np.full((len(own.ids), len(own.configs)), np.nan)
-    gains[layer.rows] = votes(layer.gains)
+    gains[layer.rows] = layer.gains
     trust = np.isfinite(gains).astype(np.float64)
     folds = _folds(own.groups[layer.rows])
     parts = [Judged(layer.rows[out], layer.gains[out], gains, trust) for out in folds]
@@ -415,8 +415,7 @@ def _apart(inputs: ViewInput, layers: Sequence[Layer]) -> float:
     for layer in layers:
         place = np.full(len(inputs.ids) + 1, -1)
         place[layer.rows] = np.arange(len(layer.rows))
-        gains = votes(layer.gains)
-        gains = gains - effects(gains)[0][:, None]
+        gains = centred_votes(layer.gains)
         beside = place[inputs.near.places[layer.rows][:, :_BESIDE]]
         rows, at = np.nonzero(beside >= 0)
         if rows.size:
