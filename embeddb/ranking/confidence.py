@@ -46,7 +46,10 @@ def confidence_of(ranker: Ranker, link: str, first: Config | None = None) -> tup
     query, doubts = ranker.query, list[str]()
     if link in ("static-best", "default"):
         one = one_of(query.op.kind)
-        return "low", [f"{_no_vote(query)}; the answer is the same for any {one}"]
+        doubts = [f"{_no_vote(query)}; the answer is the same for any {one}"]
+        if link == "static-best" and not query.vote.origin.here:
+            doubts += _doubts_of_machine(query)
+        return "low", doubts
     if link == "measured":
         doubts = _doubts_of_measurement(query, first)
         often = first is not None and query.failing.get(first, 0.0) >= LIKELY

@@ -183,6 +183,14 @@ def test_static_best_where_neighbours_are_too_few() -> None:
     assert "2 measured patterns can be compared, too few to vote" in made.warnings[0]
 
 
+def test_averages_of_other_machines_alone_are_a_doubt() -> None:
+    pair = tiny("pair", portable=True)
+    db = fill(Database.in_memory(), pair.at("one"), [patterns()[3], patterns()[7]])
+    own, other = (db.query(band(140, 14), platform=pair.at(at), op=OP) for at in ("one", "two"))
+    assert own.link == other.link == "static-best" and len(own.warnings) == 1
+    assert "all runs behind this answer are from other machines" in other.warnings[1]
+
+
 def test_the_default_of_an_empty_database() -> None:
     db = Database.in_memory()
     db.store.put_platform(tiny())
