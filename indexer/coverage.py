@@ -172,6 +172,13 @@ def _missing(state: dict[str, Any]) -> list[str]:
             f"uncertain by more than 20 %: the {joint} of its runs counts"
             + (_TWO_MACHINES if 4 * state["disagreeing"] > twice else "")
         )
+    if state["implausible"]:
+        (config, often), *others = state["implausible"].items()
+        lines.append(
+            f"{config} takes less than a thirtieth of the time of any other on "
+            f"{often:,} {many_of(kind.name)}{' (not it alone)' if others else ''}: failed launches "
+            "that the log calls ok? Correct their status, and index again"
+        )
     if "fitted_on" in state:
         lines.append(
             f"very many {kind.many}: figures rest on {state['fitted_on']:,} of them, "

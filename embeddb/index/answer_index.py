@@ -399,6 +399,7 @@ class AnswerIndex:
             "measured": len(self.evidence.seconds),
             "noise": self.evidence.noise,
             "disagreeing": int((self.evidence.spread > 0.2).sum()),
+            "implausible": {str(c): n for c, n in self.evidence.implausible().most_common()},
             "without_default": int((~self.evidence.knows_default).sum()),
             **self.policy.describe(),
             **hits,

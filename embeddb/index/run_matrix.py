@@ -8,8 +8,10 @@ only by the *gain* log(t_default / t), never by seconds.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +29,8 @@ FAILED_GAIN = math.log(0.25) - 1e-6
 
 #: Gain of a winner where only winners were recorded, so that its actual gain is unknown.
 WINNER_GAIN = math.log(1.25)
+#: Times faster than any other configuration from which a time is implausible.
+_FAR_AHEAD = 30
 
 
 class MatrixRow(NamedTuple):
@@ -138,6 +142,18 @@ class RunMatrix:
         """The position in `configs` of a row's fastest configuration; None where all failed."""
         runs = self.row(row)
         return None if runs.fastest is None else int(runs.column[runs.fastest])
+
+    def implausible(self) -> Counter[Config]:
+        """Configurations by the number of rows where three or more ran, and theirs took less than a
+        thirtieth of the time of any other: on 40 logs only launches that had failed did."""
+        counts = Counter[Config]()
+        for start, stop in pairwise(self.indptr.tolist()):
+            times = self.seconds[start:stop]
+            first = np.argsort(times)[:3]
+            several = len(first) == 3 and math.isfinite(times[first[2]])
+            if several and _FAR_AHEAD * times[first[0]] < times[first[1]]:
+                counts[self.configs[self.column[start + first[0]]]] += 1
+        return counts
 
     def gains(
         self,

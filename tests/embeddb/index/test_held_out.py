@@ -237,6 +237,20 @@ def test_few_matrices_that_ran_two_configurations_are_the_only_ones_judged(count
     assert "5 groups of matrices: too few" not in lines
 
 
+@pytest.mark.parametrize(("factor", "named"), [(40, True), (20, False)])
+def test_times_far_below_all_others_are_named(factor: int, named: bool) -> None:
+    """A failed launch that its log calls ok took microseconds."""
+
+    def times(pattern: Pattern, variant: int) -> float:
+        if variant < 3 or winner(pattern) < 3:
+            return by_law(pattern, variant)
+        return min(by_law(pattern, other) for other in range(3)) / factor
+
+    (state,) = scope_states(fill(Database.in_memory(), tiny(), patterns(), times=times).index)
+    assert state["implausible"] == ({"variant=d": 5} if named else {})
+    assert ("variant=d takes less than a thirtieth" in "; ".join(state["missing"])) == named
+
+
 def test_where_no_matrix_ran_the_default_and_another_that_is_the_reason() -> None:
     db, among = Database.in_memory(), patterns()
     for one, variants in ((among[:1], (1, 2)), (among[1::2], (0,)), (among[2::2], (1,))):
