@@ -170,7 +170,7 @@ def _kernel(platform: Platform, kernel: str) -> dict[str, Any]:
 
 
 def _show_kernel(kernel: dict[str, Any]) -> None:
-    size = "over a million" if kernel["size"] is None else f"{kernel['size']:,}"
+    size = "over 100,000" if kernel["size"] is None else f"{kernel['size']:,}"
     legal = f"{size} legal configurations"
     if kernel["shaped_by"]:
         by = ", ".join(kernel["shaped_by"])
@@ -311,7 +311,7 @@ def _count(platform: Platform, kernel: str) -> str:
     if space.shaped_by:
         return f"{kernel} depends on {', '.join(space.shaped_by)}"
     size = space.size()
-    return f"{kernel} {size:,}{of}" if size else f"{kernel} over a million{of}"
+    return f"{kernel} {size:,}{of}" if size else f"{kernel} over 100,000{of}"
 
 
 # -- nearest ---------------------------------------------------------------------------------------
