@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 _NOMINAL = Sizes(1 << 14, 1 << 14, 1 << 17)
 #: Configurations of a space that have a vector; of a larger one so many are drawn.
 _MOST_CONFIGS = 1 << 18
-#: Configurations retrieved for each requested one, since some are illegal on the matrix.
+#: Configurations searched for each requested one, since some are illegal on the matrix; so many
+#: times more where that is too few.
 _SPARE = 4
 _AGAIN = "train it again with `embeddb train towers`"
 
@@ -99,14 +100,14 @@ class ConfigTower:
         # The 1 is for the configuration's bias.
         query = np.append(matrix, 1.0).astype(np.float32)[None]
         legal: dict[Config, None] = {}
-        for many in (min(_SPARE * count, len(configs)), len(configs)):
+        many = 0
+        while len(legal) < count and many < len(configs):
+            many = min(_SPARE * max(many, count), len(configs))
             _, places = index.search(query, many)
             near = [configs[at] for at in places[0].tolist()]
             rows, refused = screened(space, EncodedConfigs(near))
             fitting = (near[at] for at in rows.tolist() if at not in refused)
             legal = dict.fromkeys(map(space.canonical, fitting))
-            if len(legal) >= count:
-                break
         return list(islice(legal, count))
 
     def _indexed(self) -> tuple[list[Config], Any]:

@@ -16,6 +16,7 @@ from command_line import run_verb  # noqa: E402
 
 from embeddb.core.errors import ModelError, UsageError  # noqa: E402
 from embeddb.core.files import model_file  # noqa: E402
+from embeddb.cost_model import towers  # noqa: E402
 from embeddb.cost_model.towers import ConfigTowers  # noqa: E402
 from embeddb.database import Database  # noqa: E402
 from embeddb.featurizers.base import CrossFitted, Joint  # noqa: E402
@@ -93,6 +94,21 @@ def test_a_space_too_large_to_list_is_walked(
     own = ConfigTowers.load(file).of(tiny(), OP)
     assert own is not None and own.platform.space(OP).size() is None
     assert own.best(learned, tiny().space(OP), 1) == [CONFIGS[winner(pattern)]]
+
+
+def test_more_are_searched_where_the_nearest_are_illegal(
+    trained: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, _ = trained
+    pattern = patterns(1, first=GROUPS + 1)[0]
+    learned = learned_part(Tower(file).embed(pattern))
+    own, first = ConfigTowers.load(file).of(tiny(), OP), CONFIGS[winner(pattern)]
+    assert own is not None
+    monkeypatch.setattr(towers, "_SPARE", 1)
+    space = tiny().space(OP).without([f"variant == '{first['variant']}'"], "illegal here")
+    (second,) = own.best(learned, space, 1)
+    every = own.best(learned, space, 100)
+    assert every[0] == second != first and {*every} == {*CONFIGS} - {first}
 
 
 def test_numpy_computes_what_was_trained(

@@ -141,14 +141,14 @@ def test_groups_that_the_source_knows_do_not_judge(
 ) -> None:
     source, _ = trained(filled, tmp_path, capsys, 6, "--predictor", "mlp")
     words = ("--predictor", "mlp", "--from", source["file"])
-    told, err = trained(filled, tmp_path / "few", capsys, 10, *words)
+    card, err = trained(filled, tmp_path / "few", capsys, 10, *words)
     assert "learned run times of 6 of the 10 groups that judge this one" in err
-    assert told["held_out"]["spmm:32"]["rank"]["groups"] == 10
+    assert card["held_out"]["spmm:32"]["rank"]["groups"] == 10
     with Database.open(tmp_path / "few" / "runs.db") as db:
         fill(db, tiny(), patterns(14))
-    told = retrained(tmp_path / "few", capsys, *words)
-    assert "judged by the 8 groups that the model to start from never saw" in told[1]
-    assert told[0]["held_out"]["spmm:32"]["rank"]["groups"] == 8
+    card, err = retrained(tmp_path / "few", capsys, *words)
+    assert "judged by the 8 groups that the model to start from never saw" in err
+    assert card["held_out"]["spmm:32"]["rank"]["groups"] == 8
 
 
 def test_all_are_judged_on_what_was_held_out(filled: Path, tmp_path: Path, capsys: Any) -> None:
