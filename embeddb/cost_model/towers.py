@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 _NOMINAL = Sizes(1 << 14, 1 << 14, 1 << 17)
 #: Configurations of a space that have a vector; of a larger one so many are drawn.
 _MOST_CONFIGS = 1 << 18
-#: Configurations searched for each requested one, since some are illegal on the matrix; so many
-#: times more where that is too few.
+#: Configurations searched for each requested one, since some are illegal on the matrix; four times
+#: more, again and again, where that is too few.
 _SPARE = 4
 _AGAIN = "train it again with `embeddb train towers`"
 
@@ -102,7 +102,7 @@ class ConfigTower:
         legal: dict[Config, None] = {}
         many = 0
         while len(legal) < count and many < len(configs):
-            many = min(_SPARE * max(many, count), len(configs))
+            many = min(4 * many or _SPARE * count, len(configs))
             _, places = index.search(query, many)
             near = [configs[at] for at in places[0].tolist()]
             rows, refused = screened(space, EncodedConfigs(near))
