@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -260,7 +261,8 @@ CODE = {
     "a comprehension": ("o = [a for _ in (1, 2)]", "ListComp is not supported"),
     "a text": ("o = 'x'", "Constant is not supported"),
     "no Python": ("o = = a", "cannot be parsed"),
-    "too deep": ("o = " + "-" * 3900 + "a", "cannot be parsed"),
+    # What reads the text first refuses it: Python's own parser before 3.13.
+    "too deep": ("o = " + "-" * 3900 + "a", "cannot be parsed|nested too deeply"),
     "too long": ("o = a" + " + a" * 2000, "at most 4000 letters"),
     "a lambda": ("o = (lambda: a)()", "a call of this kind"),
     "nothing": ("", "has no loop nest"),
@@ -274,7 +276,7 @@ def test_code_is_never_run(tmp_path: Path, what: str) -> None:
     code, why = CODE[what]
     marker = tmp_path / "ran"
     said = reason(tmp_path, elementwise(code.format(marker=marker)))
-    assert why in said, said
+    assert re.search(why, said), said
     assert not marker.exists()
 
 
