@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -292,22 +292,23 @@ def session(count: int) -> Iterator[Progress]:
             yield progress
     except KeyboardInterrupt:
         note("")
-        note(f"stopped; continue with: {command_again(click.get_current_context())}")
+        note(f"stopped; continue with: {command_again('--resume', without=['resume'])}")
         raise
 
 
-def command_again(ctx: click.Context) -> str:
-    """The command line that continues: the options of the call, and --resume."""
-    words = []
+def command_again(*words: str, without: Collection[str] = ()) -> str:
+    """The command line of this call, without the parameters of these names and with `words` at its
+    end, such as --resume."""
+    ctx = click.get_current_context()
+    line = ctx.command_path.split()
     for param in ctx.command.params:
         value = ctx.params.get(param.name or "")
-        if param.name == "resume" or value in (None, False) or value == param.default:
+        if param.name in without or value is None or value is False or value == param.default:
             continue
-        if isinstance(param, click.Argument):
-            words.append(str(value))
-        elif value is True:
-            words.append(param.opts[-1])
+        option = [] if isinstance(param, click.Argument) else [param.opts[-1]]
+        if value is True:
+            line += option
         else:
             for one in value if isinstance(value, tuple) else (value,):
-                words += [param.opts[-1], str(one)]
-    return shlex.join(["embeddb", "train", str(ctx.command.name), *words, "--resume"])
+                line += [*option, str(one)]
+    return shlex.join([*line, *words])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,6 @@ from embeddb.ui.cli import option
 from embeddb.ui.cli.arguments import database_to_fill, families, open_database
 from embeddb.ui.cli.output import Progress, emit, note, result, say
 from embeddb.ui.cli.verbs.campaign_run import (
-    command_line,
     resume_verb,
     run_verb,
     show_spending,
@@ -122,7 +122,8 @@ def plan_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
         "cost_note": surprising_cost(platform, sample_s),
         "strategy": None if spent is None else spent.document(),
     }
-    command = command_line("run", db, folder, options["platform"] if platform.command else "")
+    file = ["--platform", options["platform"]] if platform.command else []
+    command = shlex.join(["embeddb", "campaign", "run", db, folder, *file])
     result(document, partial(_show_plan, command=command), as_json)
 
 

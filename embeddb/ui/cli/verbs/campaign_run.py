@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import signal
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from embeddb.core.records import STATUSES
 from embeddb.core.wording import duration, plural, share
 from embeddb.platforms.platform import load_platform, parse_platform
 from embeddb.ui.cli import option
-from embeddb.ui.cli.arguments import open_database, runner_here, statuses
+from embeddb.ui.cli.arguments import command_again, open_database, runner_here, statuses
 from embeddb.ui.cli.output import Progress, note, result, say, table
 
 if TYPE_CHECKING:
@@ -180,12 +179,6 @@ def _figures(middle: float, low: float) -> str:
     return f"{middle:.3f} ({low:.3f})" if math.isfinite(middle) else ""
 
 
-def command_line(verb: str, db: str, folder: str, platform: str) -> str:
-    """`embeddb campaign VERB DB DIR`, with the platform's file where one was named."""
-    more = ["--platform", platform] if platform else []
-    return shlex.join(["embeddb", "campaign", verb, db, folder, *more])
-
-
 #: Options of a verb whose work other processes or nodes may do.
 executor_options = option.together(
     option.text("--executor", help="local, slurm or dask.  [default: this process measures]"),
@@ -223,7 +216,7 @@ _FAILURES = tuple(status for status in STATUSES if status != "ok")
 
 @option.verb("run")
 @_running
-def run_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
+def run_verb(**arguments: Any) -> None:
     """Measure the missing points of the campaign in DIR, into DB.
 
     Matrices whose rounds disagree are measured again. After Ctrl-C, or a machine failure (no space,
@@ -236,6 +229,23 @@ def run_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
       embeddb campaign run runs.db camp
       embeddb campaign run runs.db camp --executor slurm
     """
+    _measured(**arguments)
+
+
+@option.verb("resume")
+@_running
+def resume_verb(**arguments: Any) -> None:
+    """Continue the campaign in DIR where it stopped; the same as `run`.
+
+    \b
+    Example:
+      embeddb campaign resume runs.db camp
+      embeddb campaign resume runs.db camp --again build,crash
+    """
+    _measured(**arguments)
+
+
+def _measured(db: str, folder: str, as_json: bool, **options: Any) -> None:
     from indexer.campaign.folder import Campaign
     from indexer.campaign.nodes.coordinator import refuse_without_executor
     from indexer.campaign.run import CampaignJob, Settle, run_campaign
@@ -262,24 +272,9 @@ def run_verb(db: str, folder: str, as_json: bool, **options: Any) -> None:
             campaign, done = run_campaign(job, Settle(options["settle"], options["agree"]))
         except (KeyboardInterrupt, RunnerUnavailable):
             note("")
-            note(
-                f"stopped; continue with: {command_line('resume', db, folder, options['platform'])}"
-            )
+            note(f"stopped; continue with: {command_again()}")
             raise
     report(campaign, done, options["agree"], as_json=as_json)
-
-
-@option.verb("resume")
-@_running
-def resume_verb(**arguments: Any) -> None:
-    """Continue the campaign in DIR where it stopped; the same as `run`.
-
-    \b
-    Example:
-      embeddb campaign resume runs.db camp
-      embeddb campaign resume runs.db camp --again build,crash
-    """
-    click.get_current_context().invoke(run_verb, **arguments)
 
 
 def _on_nodes(

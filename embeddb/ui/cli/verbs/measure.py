@@ -16,6 +16,7 @@ from embeddb.core.server_url import is_server_url
 from embeddb.core.wording import duration, factor, plural, share
 from embeddb.ui.cli import option
 from embeddb.ui.cli.arguments import (
+    command_again,
     database_to_fill,
     families,
     machine_here,
@@ -347,25 +348,17 @@ def calibrate_verb(db: str, as_json: bool, **options: Any) -> None:
         else:
             runner, _ = runner_here(platform, options["threads"])
             report = Calibration(opened.index, runner, wish, progress=progress).run(folder)
+    again = command_again(without=["no_wait"])
     if as_json:
         emit(report.document())
     elif not report.platform:
-        say(f"submitted; this collects and reports: {_again(db, options)}")
+        say(f"submitted; this collects and reports: {again}")
     else:
         _show_report(report)
         if not report.complete:
-            say(f"to continue: {_again(db, options)}")
+            say(f"to continue: {again}")
         if not report.indexed:
             say(f"when there is time: {shlex.join(['embeddb', 'embed', db])}")
-
-
-def _again(db: str, options: dict[str, Any]) -> str:
-    # As typed: a command is only run out of the platform's file.
-    words = ["embeddb", "calibrate", db, "--platform", options["platform"]]
-    words += [word for op in options["ops"] for word in ("--op", op)]
-    for name in ("matrices", "executor", "campaign"):
-        words += [f"--{name}", options[name]] if options[name] else []
-    return shlex.join(words)
 
 
 def _show_report(report: CalibrationReport) -> None:

@@ -28,6 +28,7 @@ from embeddb.database import Database, open_database
 from embeddb.ui.cli import output
 from embeddb.ui.cli.main import VERBS, cli
 from indexer import starter
+from indexer.calibration.report import CalibrationReport
 from indexer.exchange.exchange import export_file
 from indexer.shipped.__main__ import ship
 
@@ -628,6 +629,17 @@ def test_a_calibration_for_people(board: Board, capsys: pytest.CaptureFixture[st
     assert "left out: " in shown.err and "bad.mtx" in shown.err
 
 
+def test_a_calibration_continues_by_the_command_as_it_was_typed(
+    board: Board, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = CalibrationReport("toy@t0", 30.0)
+    monkeypatch.setattr("indexer.calibrate.Calibration.run", lambda *_: stopped)
+    typed = ["calibrate", board.db, "--platform", "toy", "--minutes", "0.5", "--threads", "1"]
+    assert run_verb(typed) == 0
+    again = capsys.readouterr().out.partition("to continue: embeddb ")[2].splitlines()[0]
+    assert sorted(again.split()) == sorted(typed)
+
+
 def test_ctrl_c_keeps_what_was_measured(
     board: Board,
     tmp_path: Path,
@@ -639,7 +651,7 @@ def test_ctrl_c_keeps_what_was_measured(
     monkeypatch.setenv("TOY_STOP", "1")
     campaign = str(tmp_path / "camp")
     assert run_verb(["campaign", "run", board.db, campaign]) == 130
-    assert f"embeddb campaign resume {board.db} {campaign}" in capsys.readouterr().err
+    assert f"embeddb campaign run {board.db} {campaign}" in capsys.readouterr().err
     monkeypatch.delenv("TOY_STOP")
     assert run_verb(["campaign", "resume", board.db, campaign]) == 0
 

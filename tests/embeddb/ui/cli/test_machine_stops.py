@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,8 +58,11 @@ def test_campaign(call: Call, tmp_path: Path) -> None:
     db, camp, file = (str(tmp_path / name) for name in ("x.db", "camp", "other.toml"))
     plan = ("--op", OP, "--matrices", str(tmp_path / "m"), "--rounds", "1")
     call(0, "campaign", "plan", db, camp, "--platform", file, *plan)
-    _, said = call(1, "campaign", "run", db, camp, "--platform", file)
+    typed = ("campaign", "resume", db, camp, "--platform", file, "--threads", "1", "--settle", "0")
+    _, said = call(1, *typed)
     assert "was ended by SIGKILL" in said and f"campaign resume {db} {camp}" in said
+    again = said.partition("continue with: embeddb ")[2].splitlines()[0]
+    assert sorted(shlex.split(again)) == sorted(typed), "of other threads it would be refused"
     assert stored(tmp_path) == []
     progress = json.loads(call(0, "campaign", "status", db, camp, "--json")[0])
     assert progress["measured"] == 2 and progress["statuses"] == {"ok": 2}
