@@ -93,9 +93,17 @@ def add_completions(command: click.Command) -> None:
     """Add completions to the parameters of a verb, by their names."""
     for each in command.commands.values() if isinstance(command, click.Group) else (command,):
         for param in each.params:
-            completable = param.name in _OFFERS or param.name in _FILES
-            if completable and isinstance(param.type, StringParamType):
-                param.type = _Words(_OFFERS.get(param.name or ""), _FILES.get(param.name or "", ""))
+            offer, files = _OFFERS.get(param.name or ""), _files(param)
+            if (offer or files) and isinstance(param.type, StringParamType):
+                param.type = _Words(offer, files)
+
+
+def _files(param: click.Parameter) -> str:
+    """`dir` or `file`, which click passes to the shell, or empty."""
+    argument = isinstance(param, click.Argument)
+    if param.name in _FOLDERS and not (argument and param.name == "matrices"):
+        return "dir"
+    return "file" if argument or param.name in _FILES else ""
 
 
 Offer = Callable[[click.Context, str], Iterable[str]]
@@ -153,11 +161,13 @@ _OFFERS: dict[str, Offer] = {
     "db": lambda *_: [STARTER],
     "platform": _platforms,
     "op": _ops,
+    "ops": _ops,
     "matrix": _patterns,
     "answer": lambda ctx, incomplete: ["last", *_patterns(ctx, incomplete)],
 }
-_FILES = {
-    **dict.fromkeys(("db", "matrices", "folder"), "dir"),
-    **dict.fromkeys(("matrix", "answer", "platform", "runs", "file", "features"), "file"),
-    **dict.fromkeys(("weights", "manifest", "source", "curve", "html", "out", "eval_file"), "file"),
-}
+#: Folders, and options of files; any argument may be a file.
+_FOLDERS = frozenset({"db", "folder", "matrices"})
+_FILES = frozenset(
+    {"matrix", "index_matrix", "platform", "features", "weights", "manifest", "source", "html"}
+    | {"out", "file", "eval_file", "dace", "emit_to", "script", "token_file", "tests", "place"}
+)

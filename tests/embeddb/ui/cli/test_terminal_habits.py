@@ -122,6 +122,11 @@ def test_columns_without_anything_are_left_out(capsys: pytest.CaptureFixture[str
 
 def offered(line: str, home: Path) -> list[str]:
     """What bash is told that could stand at the end of a line."""
+    return [word for _, word in completed(line, home)]
+
+
+def completed(line: str, home: Path) -> list[tuple[str, str]]:
+    """The kind (`plain`, `dir`, `file`) and the word of each line that bash gets."""
     words = line.split(" ")
     environment = {
         COMPLETING: "bash_complete",
@@ -137,7 +142,7 @@ def offered(line: str, home: Path) -> list[str]:
         text=True,
     )
     assert not done.stderr
-    return [found.partition(",")[2] for found in done.stdout.splitlines()]
+    return [(one, word) for one, _, word in (x.partition(",") for x in done.stdout.splitlines())]
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +168,17 @@ def test_shells_complete_what_can_stand_there(db: Path, tmp_path: Path) -> None:
     assert offered("embeddb completion ", tmp_path) == ["bash", "zsh", "fish"]
     assert "spmv" in offered("embeddb query starter A.mtx --op ", tmp_path)
     assert not list(tmp_path.iterdir())  # the starter is not imported for it
+
+
+def test_files_are_completed_where_a_file_can_stand(tmp_path: Path) -> None:
+    for line in (
+        *("embeddb measure runs.db A", "embeddb plot spy A", "embeddb nest import n.db A"),
+        *("embeddb platform draft A", "embeddb kernel import k.db A", "embeddb index x.db A"),
+    ):
+        assert completed(line, tmp_path) == [("file", "A")], line
+    folders = "embeddb adopt x.db --matrices A"
+    assert completed(folders, tmp_path) == [("dir", "A")]
+    assert "spmv" in offered("embeddb calibrate starter --op sp", tmp_path)
 
 
 def test_names_that_a_shell_would_run_are_not_offered(db: Path, tmp_path: Path) -> None:
