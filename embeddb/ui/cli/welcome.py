@@ -29,11 +29,14 @@ _WAYS = (
 #: Purpose of each extra.
 _FOR = {
     "learn": "cost models and networks: `train`, features `scnn`",
+    "graphs": "networks of tensor kernels and loop nests: `train kernels`, `train nests`",
     "serve": "the local page: `serve`",
     "postgres": "a team's database on a PostgreSQL server",
     "plot": "pictures as PNG: `plot`",
     "dask": "campaigns over Dask: `campaign run --executor dask`",
     "dynamics": "faster counting: `dynamics`",
+    "cuda": "measuring on an NVIDIA GPU: platform `cuda`, `compile` of a tensor there",
+    "jax": "measuring by XLA: `kernel measure --op fused`, `tune --op fusion`",
     "baselines": "more libraries to compare with: `measure --baselines`",
 }
 

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -257,6 +258,11 @@ def test_embeddb_alone_explains_itself(
     for said in ("index", "query", "explain", "imported on first use", str(tmp_path / "home")):
         assert said in shown
     assert f"next: embeddb query starter {EXAMPLE} --platform cpu --op spmm:32" in shown
+    for extra in set(metadata.metadata("embeddb").get_all("Provides-Extra") or ()) - {
+        "dev",
+        "docs",
+    }:
+        assert f"\n  {extra} " in shown, extra
     assert len(shown.splitlines()) < 30 and not (tmp_path / "home").exists()
     Path("a b.mtx").touch()
     Database.create("mine.db").close()
