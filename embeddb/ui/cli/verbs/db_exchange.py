@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import shlex
 import sys
-import time
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +14,7 @@ import click
 
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
-from embeddb.core.wording import duration, plural
+from embeddb.core.wording import duration, plural, when
 from embeddb.store.withdrawn import RunSelection
 from embeddb.ui.cli import option
 from embeddb.ui.cli.arguments import database_to_fill, open_database, statuses
@@ -218,7 +217,7 @@ def sources_verb(db: str, as_json: bool) -> None:
     rows = []
     for one in documents:
         sent = one["pushes"]
-        last = time.strftime("%Y-%m-%d %H:%M", time.localtime(sent[-1]["when"]))
+        last = when(sent[-1]["when"] if sent else 0.0)
         places = ", ".join(sorted({f"{push['user']}@{push['host']}" for push in sent}))
         counts = (one["runs"], one["withdrawn"], one["duplicates"], len(sent))
         rows.append((one["source"], *counts, last, places))

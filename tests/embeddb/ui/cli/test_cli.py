@@ -25,6 +25,7 @@ from tensors import row_sum
 from tiled_database import tiled_database
 
 from embeddb.database import Database, open_database
+from embeddb.store.sources import Push, Pushing
 from embeddb.ui.cli import output
 from embeddb.ui.cli.main import VERBS, cli
 from indexer import starter
@@ -654,6 +655,19 @@ def test_ctrl_c_keeps_what_was_measured(
     assert f"embeddb campaign run {board.db} {campaign}" in capsys.readouterr().err
     monkeypatch.delenv("TOY_STOP")
     assert run_verb(["campaign", "resume", board.db, campaign]) == 0
+
+
+def test_sources_with_moments_that_no_clock_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = _team(tmp_path)
+    with Database.open(place) as db:
+        for name, moment in (("ann", 1.0e9), ("late", 1e300)):
+            pushing = Pushing(name, Push(id="p", when=moment, user="ann", host="c7"))
+            db.store.engine.write(lambda txn, one=pushing: one.note(txn, 1, 0, 0))
+    assert run_verb(["db", "sources", str(place)]) == 0
+    said = capsys.readouterr().out
+    assert "2001-09-09 01:46 UTC" in said and "late" in said
 
 
 def test_damage_is_found_and_healed(board: Board, capsys: pytest.CaptureFixture[str]) -> None:
