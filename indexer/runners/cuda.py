@@ -23,8 +23,8 @@ from embeddb.platforms.platform import load_platform, space_of
 from indexer.runners.base import RunOptions
 from indexer.runners.harness.matrix_runner import MatrixRunner, Reply, measurement_of
 
-_WORKER = "indexer.runners.cuda_kernels.worker"
-#: Version of the probe of `indexer.runners.cuda_kernels.worker`.
+_WORKER = "indexer.runners.cuda_worker"
+#: Version of the probe of `indexer.runners.cuda_worker`.
 _PROBE = "cuda 1"
 #: The first start imports torch and makes the GPU's context.
 _START_S, _COMPILE_S, _PROBE_S = 180.0, 120.0, 60.0

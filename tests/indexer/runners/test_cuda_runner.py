@@ -184,7 +184,7 @@ def test_the_default_limit_is_most_of_the_gpus_memory(
 
 
 def test_no_memory_of_a_library_ends_no_process() -> None:
-    from indexer.runners.cuda_kernels.worker import Worker
+    from indexer.runners.cuda_worker import Worker
 
     class Full(Worker):
         def measure(self, request: dict[str, Any]) -> Any:

@@ -14,9 +14,8 @@ from emulated_gpu import EmulatedGpu
 
 from embeddb.core.config import Op
 from embeddb.core.errors import RunnerUnavailable, SpaceError
-from embeddb.kernels.cuda.cusparse import cusparse
 from embeddb.kernels.cuda.device import DeviceError, Gpu, NoDeviceMemory
-from embeddb.kernels.cuda.product import bind
+from embeddb.kernels.cuda.product import bind, cusparse
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16"])

@@ -1,4 +1,4 @@
-"""The child process that runs CUDA kernels: `python -m indexer.runners.cuda_kernels.worker`.
+"""The child process that runs CUDA kernels: `python -m indexer.runners.cuda_worker`.
 
 It times the GPU by events and CUDA graphs, probes its facts, and has a matrix on the device with
 random values, dense operands and the expected result. It may hang, or lose its context by a
@@ -19,12 +19,11 @@ import torch
 
 from embeddb.core.config import Op
 from embeddb.core.errors import MissingDependency, RunnerUnavailable, SpaceError
-from embeddb.kernels.cuda.cusparse import CusparseProduct, cusparse
 from embeddb.kernels.cuda.device import DeviceError, NoDeviceMemory, gpu
 from embeddb.kernels.cuda.forms import Csr, FormRefused
 from embeddb.kernels.cuda.nvrtc import CompileFailed
 from embeddb.kernels.cuda.plan import Plan, plan
-from embeddb.kernels.cuda.product import Product, bind
+from embeddb.kernels.cuda.product import CusparseProduct, Product, bind, cusparse
 from indexer.runners.harness.serving import Answering, Reply, serve
 
 Call = Callable[[], object]

@@ -1,1 +1,0 @@
-"""The worker process of runner `cuda`: the matrix it holds, timing, requests."""
