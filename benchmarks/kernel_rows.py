@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from embeddb.tensors.encoding.forward import KernelNetwork
+from embeddb.tensors.encoding.predictor import KernelNetwork
 from indexer.training.tensors.figures import summary
 from indexer.training.tensors.fitting import KernelTraining
 from indexer.training.tensors.samples import KernelSample

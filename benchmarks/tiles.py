@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.database import open_database
 from embeddb.store import Store
-from embeddb.tensors.encoding.forward import KernelNetwork
+from embeddb.tensors.encoding.predictor import KernelNetwork
 from embeddb.tensors.roofline.machine import Machine
 from embeddb.tensors.tensor_graph import TensorGraph
 from indexer.training.tensors.figures import program_seconds, tile_figures

@@ -1,7 +1,7 @@
 """The learned model of tensor kernels at query time: tiles of one kernel ranked without running
 them, or the seconds of a fused kernel.
 
-The network is `embeddb.tensors.encoding.forward`; `KernelTrees` and `operation_sums` are the
+The network is `embeddb.tensors.encoding.predictor`; `KernelTrees` and `operation_sums` are the
 alternatives. Here each is a model of one op on one platform, whose scores become log gains.
 """
 
@@ -31,10 +31,10 @@ from embeddb.tensors.encoding.features import (
     encoding_version,
     flat_rows,
 )
-from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.predictor import (
     TRAIN_AGAIN,
     GraphPredictor,
+    KernelNetwork,
     KernelPredictor,
     reads_rows,
 )

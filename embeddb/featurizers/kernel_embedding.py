@@ -19,8 +19,7 @@ from embeddb.core.files.model_file import read_card
 from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.base import FromWeights, finite
 from embeddb.tensors.encoding.features import KernelGraph, graph_of, hidden, tile_rows
-from embeddb.tensors.encoding.forward import KernelNetwork
-from embeddb.tensors.encoding.predictor import reads_rows
+from embeddb.tensors.encoding.predictor import KernelNetwork, reads_rows
 from embeddb.tensors.tensor_graph import TensorGraph
 
 #: Path of models of tiles below the database's folder.

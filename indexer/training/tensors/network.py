@@ -1,5 +1,5 @@
-"""`embeddb.tensors.encoding.forward` in torch and torch-geometric, to be trained. Names and shapes
-of the weights are the same."""
+"""The network of `embeddb.tensors.encoding.predictor` in torch and torch-geometric, to be trained.
+Names and shapes of the weights are the same."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from embeddb.tensors.encoding.features import NODE, STATIC, TILE, KernelGraph
-from embeddb.tensors.encoding.forward import CLIP
 from embeddb.tensors.encoding.operation_rows import OPCODES
-from embeddb.tensors.encoding.predictor import FINAL, LAYERS, OPCODE, WAYS, NetworkSpec
+from embeddb.tensors.encoding.predictor import CLIP, FINAL, LAYERS, OPCODE, WAYS, NetworkSpec
 
 with warnings.catch_warnings():
     # Its import compiles a class in a way that torch no longer recommends.
@@ -200,7 +199,7 @@ def _range(rows: NDArray[np.float32]) -> Tensor:
 
 
 def scaled(rows: Tensor, scale: Tensor) -> Tensor:
-    """Scale rows as `embeddb.tensors.encoding.forward.scaled`."""
+    """Scale rows as `embeddb.tensors.encoding.predictor.scaled`."""
     span = scale[1] - scale[0]
     plain = torch.where(span > 0, (rows - scale[0]) / torch.where(span > 0, span, 1), 0)
     return plain.clamp(*CLIP)

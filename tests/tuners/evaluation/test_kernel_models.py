@@ -12,8 +12,7 @@ from kernel_models import Knowing, card_of, weights_of
 from embeddb.core.errors import UsageError
 from embeddb.cost_model.graph_model import GraphModel
 from embeddb.database import Database
-from embeddb.tensors.encoding.forward import KernelNetwork
-from embeddb.tensors.encoding.predictor import NetworkSpec
+from embeddb.tensors.encoding.predictor import KernelNetwork, NetworkSpec
 from tuners.evaluation import kernel_models
 from tuners.evaluation.kernel_models import held_out_kernels, judged_tiles, judgement
 

@@ -7,8 +7,7 @@ from tensors import conv, dot_add, row_sum
 from embeddb.core.errors import ModelError
 from embeddb.core.files import model_file
 from embeddb.tensors.encoding.features import encoding_version, graph_of, tile_rows
-from embeddb.tensors.encoding.forward import KernelNetwork
-from embeddb.tensors.encoding.predictor import TASKS, NetworkSpec, shapes_of
+from embeddb.tensors.encoding.predictor import TASKS, KernelNetwork, NetworkSpec, shapes_of
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")

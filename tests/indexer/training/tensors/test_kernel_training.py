@@ -17,7 +17,7 @@ from tiled_kernels import fused_samples, kernels, tiled_samples  # noqa: E402
 
 from embeddb.core.errors import InputError, UsageError  # noqa: E402
 from embeddb.tensors.encoding.features import graph_of, tile_rows  # noqa: E402
-from embeddb.tensors.encoding.forward import KernelNetwork  # noqa: E402
+from embeddb.tensors.encoding.predictor import KernelNetwork  # noqa: E402
 from indexer.training.folder import checkpoint_of, curve_of, folder_of  # noqa: E402
 from indexer.training.tensors.figures import fused_figures, kendall, summary, tile_figures  # noqa: E402
 from indexer.training.tensors.fitting import KernelTraining, recipe  # noqa: E402
