@@ -1,5 +1,5 @@
 """Loop nests of a kernel that is computed tile by tile: a model of the C code that
-`indexer.runners.tile_code` generates from a plan."""
+`embeddb.kernels.tiles` generates from a plan."""
 
 from __future__ import annotations
 
