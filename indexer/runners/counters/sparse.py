@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -280,83 +281,6 @@ MAX_BYTES = 4 << 30
 _AVX2_BYTES = 32
 _TYPES = {"f32": np.float32, "f64": np.float64}
 
-_MAIN = """
-#include <stdio.h>
-#include <stdlib.h>
-
-static void *room(int64_t count, size_t size)
-{
-    void *p = NULL;
-    const size_t bytes = (size_t)count * size;
-    if (posix_memalign(&p, 64, bytes ? bytes : 1))
-        exit(3);
-    memset(p, 0, bytes);
-    return p;
-}
-
-static void *filled(FILE *file, int64_t count, size_t size)
-{
-    if (!count)
-        return NULL;
-    void *p = room(count, size);
-    if (fread(p, size, (size_t)count, file) != (size_t)count)
-        exit(4);
-    return p;
-}
-
-/* An operand of `count` values: what the file holds, or ones but for the zeros behind `ones`. */
-static T *dense(FILE *file, int given, int64_t count, int64_t ones)
-{
-    if (given)
-        return filled(file, count, sizeof(T));
-    T *p = count ? room(count, sizeof(T)) : NULL;
-    for (int64_t x = 0; x < least(ones, count); x++)
-        p[x] = 1;
-    return p;
-}
-
-static void run(FILE *file, const int64_t *h, int64_t calls, FILE *out)
-{
-    int64_t *ptr = filled(file, h[6], 8), *panel = filled(file, h[7], 8);
-    int32_t *idx = filled(file, h[8], COLUMN_BYTES), *row = filled(file, h[9], 4);
-    T *val = filled(file, h[10], sizeof(T));
-    T *b = dense(file, out != NULL, h[11], h[1] * h[2]);
-    T *c = dense(file, out != NULL, h[12], h[0] * h[2]);
-    T *d = room(h[13], sizeof(T)), *work = room(h[14], sizeof(T));
-    const problem q = {h[0], h[1], h[2], h[3], h[4], h[5], ptr, panel, idx, row, val, b, c,
-                       d, work};
-    const int timed = out != NULL; /* tools that count are to see no clock */
-    const plan p = {h[15], h[16], h[17], calls - timed, timed, timed, 0};
-    double wall, most, sum;
-    if (out) { /* no numbers: what the kernel does not write, or reads before, is seen */
-        memset(d, 255, (size_t)h[13] * sizeof(T));
-        memset(work, 255, (size_t)h[14] * sizeof(T));
-    }
-    embeddb_run(&q, &p, &wall, &most, &sum);
-    if (out && (fwrite(h + 13, sizeof *h, 1, out) != 1
-                || fwrite(d, sizeof(T), (size_t)h[13], out) != (size_t)h[13] || fflush(out)))
-        exit(5);
-    void *all[] = {ptr, panel, idx, row, val, b, c, d, work};
-    for (size_t x = 0; x < sizeof all / sizeof *all; x++)
-        free(all[x]);
-}
-
-/* FILE CALLS [RESULTS]: with the last, dense operands are in the file too, and each result is kept
-   behind the number of its values; the last call is a timed one. */
-int main(int count, char **argument)
-{
-    int64_t h[18];
-    FILE *file = count > 2 ? fopen(argument[1], "rb") : NULL;
-    FILE *out = count > 3 ? fopen(argument[3], "wb") : NULL;
-    if (!file || (count > 3 && !out))
-        return 2;
-    while (fread(h, sizeof h, 1, file) == 1)
-        run(file, h, atoll(argument[2]), out);
-    fclose(file);
-    return out ? fclose(out) : 0;
-}
-"""
-
 
 def build_program(
     pattern: Pattern,
@@ -410,7 +334,8 @@ def program_text(variant: Variant) -> str:
     the number of its values ahead of it.
     """
     columns = f"#define COLUMN_BYTES {2 if variant.short else 4}\n"
-    return cpu_codegen.source(variant) + columns + _MAIN
+    main = files("indexer.runners.counters").joinpath("program.c.in").read_text(encoding="utf-8")
+    return f"{cpu_codegen.source(variant)}{columns}\n{main}"
 
 
 def head_of(
