@@ -288,7 +288,8 @@ class Campaigns:
 #: Kinds with a colour and a shape of their own; all others share one.
 _MOST_KINDS = 8
 _OTHER = "other"
-_NONE = "none"
+#: No value of a parameter and no group is written so.
+_NONE = "(none)"
 #: Prefix of a colour by one parameter of the winner: `winner.NAME`.
 _PART = "winner."
 

@@ -218,6 +218,14 @@ def test_the_map_holds_every_point(client: TestClient) -> None:
     assert {k["label"] for k in page["kinds"]} == {"tiny", "other + tiny"}
 
 
+def test_the_map_names_a_group_that_is_called_none() -> None:
+    among = [*patterns(2), band(150, 14, name="x", group="none")]
+    app = build_app(fill(Database.in_memory(), tiny(), among), writable=True)
+    with TestClient(app, base_url=BASE) as client:
+        found = client.get("/map.json?platform=tiny&op=spmm:32&color=group").json()
+    assert {k["label"]: k["count"] for k in found["kinds"]} == {"g0": 4, "g1": 4, "none": 1}
+
+
 _WRITER = """
 import sys
 from builders import band, runs_of, tiny
