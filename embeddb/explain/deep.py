@@ -57,7 +57,7 @@ def deepening(
             plain,
             deep=True,
             effects=partial_dependence(posterior_of(ranker, ranked.source, ranked.first)),
-            moves=counterfactuals(ranker, lookup, pattern, progress=progress),
+            moves=counterfactuals(ranker, lookup, pattern, ranked.first, progress=progress),
             **parts,
         )
 
@@ -112,12 +112,13 @@ def counterfactuals(
     ranker: Ranker,
     db: Lookup,
     workload: Workload | WorkloadInfo,
+    answer: Config,
     *,
     progress: Progress | None = None,
 ) -> list[Counterfactual]:
     """Counterfactuals: per feature and direction the nearest tried value, out of those in the
-    partition, at which neighbours and model choose another configuration that is better by more
-    than the noise; the nearest first. Measurements of the pattern itself are ignored.
+    partition, at which neighbours and model choose another configuration than the answer that is
+    better by more than the noise; the nearest first. Measurements of the pattern are ignored.
 
     Empty without neighbours, and for kinds of workload whose configurations need a transfer.
     """
@@ -127,7 +128,7 @@ def counterfactuals(
     if race is None:
         return []
     here, names = race.shown.vector, race.shown.featurizer.names
-    start, changes = race.winner(here), []
+    start, changes = race.winner(here, beside=answer), []
     for at, name in enumerate(names):
         if progress is not None:
             progress("counterfactuals", at, len(names))
@@ -140,6 +141,7 @@ def counterfactuals(
                 winner=dict(winner),
             )
             for value, winner in race.changes(at, start)
+            if winner != answer
         ]
     return sorted(changes, key=lambda m: (abs(m.deviations), m.feature))[:_MOST_MOVES]
 
@@ -202,17 +204,16 @@ class _Race:
                     yield float(value), winner
                     break
 
-    def winner(self, vector: NDArray[np.float32], *, beside: Config | None = None) -> Config:
-        """The top-ranked configuration for a vector float32[e]; `beside` unless another one is
-        better by more than the noise."""
+    def winner(self, vector: NDArray[np.float32], *, beside: Config) -> Config:
+        """The top-ranked configuration for a vector float32[e]; `beside` if it is ranked, unless
+        another one is better by more than the noise."""
         ranked = self.ranker.again(self._query_at(vector))
         configs, score = ranked.configs, ranked.score
         best = int(np.nanargmax(score))
-        if (
-            beside is not None
-            and score[best] - score[configs.index(beside)] <= ranked.query.vote.noise
-        ):
-            return beside
+        if beside in configs:
+            behind = score[best] - score[configs.index(beside)]
+            if behind <= ranked.query.vote.noise:
+                return beside
         return configs[best]
 
     def _query_at(self, vector: NDArray[np.float32]) -> Query:

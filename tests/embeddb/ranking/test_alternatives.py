@@ -27,7 +27,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
-from embeddb.explain.deep import deepening, partial_dependence, without_cell
+from embeddb.explain.deep import counterfactuals, deepening, partial_dependence, without_cell
 from embeddb.index.run_matrix import coded
 from embeddb.platforms.platform import parse_platform
 from embeddb.ranking.alternatives import expected_improvement, insight, nearest_run, renewed
@@ -280,6 +280,17 @@ def test_a_move_is_a_query_that_answers_something_else() -> None:
         (first,) = TransferTuner(again, rng=np.random.default_rng(0)).ask(1)
         assert first.config == move.winner != made.candidates[0].config
         assert move.end in partition.vectors[:, at]
+
+
+def test_a_move_leads_away_from_the_answer() -> None:
+    db = stubs()
+    asked = WorkloadInfo(id="e" * 32, m=137, n=137, nnz=137 * 14, name="new", group="new")
+    ranker = Rankers(build_query(db.index, asked, tiny(), OP)).chosen
+    best = ranker.configs[int(np.argmax(ranker.score))]
+    to = [Config(m.winner) for m in counterfactuals(ranker, db.index, asked, best)]
+    assert to and best not in to
+    # An answer need not be the best score: what leads back to it does not change it.
+    assert to[0] not in [m.winner for m in counterfactuals(ranker, db.index, asked, to[0])]
 
 
 def test_without_a_cell() -> None:
