@@ -131,7 +131,8 @@ class IndexFiles:
         """Build a partition for a query, also if it cannot be saved."""
         self._open.pop(key, None)
         if (about_s := self._building_s(key)) >= 1.0:
-            announce(f"preparing answers for {key} (about {about_s:.0f} s, first time only)")
+            once = ", first time only" if self._store.keeps_derived else ""
+            announce(f"preparing answers for {key} (about {about_s:.0f} s{once})")
         try:
             partition = self._built(key)
         except StoreError as e:

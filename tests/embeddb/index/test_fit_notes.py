@@ -23,6 +23,7 @@ from embeddb.index.fit import FitNote, read_note
 from embeddb.index.scopes import facts_of
 from embeddb.platforms.platform import parse_platform
 from embeddb.store import merge_facts
+from embeddb.ui.cli.main import cli
 from indexer.starter import copy_starter
 
 NOTE = f"fit/{OP}/tiny"
@@ -225,3 +226,16 @@ def test_the_starter_has_the_fits_of_its_partitions(
     with Database.open(tmp_path / "db") as db:
         assert db.index.refresh(Op.parse(name), scope) is not None
     assert not fits
+
+
+@pytest.mark.parametrize("verb", ["report", "db stat", "plot map"])
+def test_what_a_reading_verb_prepares_is_kept(tmp_path: Path, verb: str) -> None:
+    place = tmp_path / "db"
+    with Database.create(place) as db:
+        fill(db, tiny(), SOME).index.forget_partitions()
+        assert db.index.preparing_s(OP, "tiny") > 0.0
+    options = ["--platform", "tiny", "--op", str(OP), "-o", str(tmp_path / "map.svg")]
+    words = [*verb.split(), str(place), *(options if verb == "plot map" else [])]
+    cli.main(words, standalone_mode=False)
+    with Database.open(place, readonly=True) as db:
+        assert db.index.preparing_s(OP, "tiny") == 0.0

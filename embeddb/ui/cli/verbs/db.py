@@ -36,7 +36,7 @@ def stat_verb(db: str, as_json: bool) -> None:
     Example:
       embeddb db stat starter
     """
-    with open_database(db, readonly=True) as opened:
+    with open_database(db) as opened:  # what it prepares is kept
         opened.store.refuse_damage()
         document: dict[str, Any] = {
             "database": opened.store.place,

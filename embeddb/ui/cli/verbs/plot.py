@@ -82,7 +82,7 @@ def map_verb(db: str, platform: str, op: str, color: str, out: Path, as_json: bo
       embeddb plot map starter --platform cpu --op spmm:128 -o map.svg
       embeddb plot map runs.db --platform spade --op spmm:128 --color group -o groups.png
     """
-    with open_database(db, readonly=True) as opened, Progress() as progress:
+    with open_database(db) as opened, Progress() as progress:  # what it prepares is kept
         where, what = opened.platform(platform), Op.parse(op)
         progress("map", 0)
         projection = opened.atlas(what, where)

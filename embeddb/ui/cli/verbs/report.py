@@ -64,7 +64,7 @@ def report_verb(db: str, html: str, eval_file: str, source: str, as_json: bool) 
     from embeddb.ui.report.database import Judged, database_facts
 
     rows = eval_rows(eval_file, Judged) if eval_file else []
-    with open_database(db, readonly=True) as opened, Progress() as progress:
+    with open_database(db) as opened, Progress() as progress:  # what it prepares is kept
         opened.store.refuse_damage()
         facts = database_facts(opened, place=db, judged=rows, progress=progress)
     scopes = {(place, s.op) for s in facts.scopes for place in s.places}
