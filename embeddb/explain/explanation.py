@@ -321,6 +321,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return "the database's own ranking, not by the tuner" if tuned else "the same evidence"
 
     @property
+    def changed_quantities(self) -> list[QuantityView]:
+        """The derived quantities in which the answer differs from the default."""
+        return [q for q in self.quantities if q.answer != q.default]
+
+    @property
     def evidence_ops(self) -> list[str]:
         """The neighbours' operations, the one with most votes first."""
         main = self.recommendation.evidence_op

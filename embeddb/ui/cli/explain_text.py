@@ -31,8 +31,8 @@ _WIDTH = 98
 _MOST_NAME, _MOST_CONFIG, _MOST_LINE = 22, 400, 2000
 #: Values of a parameter, and reasons of rejection, that are shown.
 _MOST_VALUES, _MOST_REASONS = 4, 5
-#: Machines with a smaller share of the vote are counted together.
-_LEAST_SHARE = 0.01
+#: Machines with a smaller share of the vote, which rounds to 0 %, are counted together.
+_LEAST_SHARE = 0.005
 #: Shades from no effect to the largest.
 _SHADES = " .:-=+*#%@"
 
@@ -54,8 +54,7 @@ def show_explanation(e: Explanation) -> None:
 def _show_quantities(e: Explanation) -> None:
     rows = [
         (_cut(q.name, _MOST_NAME), q.answer_text, q.default_text, _cut(q.meaning, _MOST_LINE))
-        for q in e.quantities
-        if q.answer != q.default
+        for q in e.changed_quantities
     ]
     if rows:
         say("derived quantities in which the answer differs from the default:")

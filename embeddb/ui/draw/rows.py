@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from embeddb.core.wording import factor
 from embeddb.ui.draw.axes import Scale, drawable
 from embeddb.ui.draw.element import figure, label, number, path_of, picture, shown, width_of
 
@@ -101,7 +102,9 @@ def _label_look(row: Bar) -> str:
 
 
 def _value(row: Bar, unit: str) -> str:
-    """Value with three significant figures; whole numbers unchanged."""
+    """Value with three significant figures, whole numbers unchanged; gains as in tables."""
+    if unit == "×" and drawable(row.value):
+        return factor(row.value, sign=unit)
     text = figure(row.value)
     if not math.isfinite(row.value):
         return text

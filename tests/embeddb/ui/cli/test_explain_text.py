@@ -19,7 +19,7 @@ from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.records import Measurement, Run, WorkloadInfo
 from embeddb.database import Database
 from embeddb.explain.explain import explain
-from embeddb.explain.explanation import Explanation, OwnRuns
+from embeddb.explain.explanation import Explanation, MachineShare, OwnRuns
 from embeddb.platforms.platform import parse_platform
 from embeddb.ranking.alternatives import renewed
 from embeddb.ranking.confidence import default_fails
@@ -479,3 +479,12 @@ def test_what_was_measured_is_compared_with_what_was_measured() -> None:
     assert (told.measured_gain, told.compared_gain) == (1.5, pytest.approx(1.5))
     same = [s.expected_gain for s in told.recommendation.insight.simpler if s.same]
     assert same and set(same) == {told.compared_gain}
+
+
+def test_machines_are_rounded_as_on_the_page(show: Show) -> None:
+    shares = {"tiny@a": 0.98, "tiny@b": 0.007, "tiny@c": 0.002}
+    machines = [MachineShare(platform=p, share=x, own=False) for p, x in shares.items()]
+    told = msgspec.structs.replace(_asked(fill(Database.in_memory(), tiny())), machines=machines)
+    text, page = show(told), explanation_html(told)
+    assert "1 % of the vote from tiny@b" in text and "less than 1 % each from 1 other" in text
+    assert '1\u00a0% <bdi title="tiny@b">' in page and '&lt; 1\u00a0% <bdi title="tiny@c">' in page

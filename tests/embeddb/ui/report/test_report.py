@@ -15,9 +15,11 @@ from report_cases import HOSTILE, answered, bare, full, hostile
 from embeddb.core.records import WorkloadInfo
 from embeddb.core.wording import figure, line, page_factor, page_seconds, page_share, shown, when
 from embeddb.explain.explanation import BESIDE, LINK_WORDS, RESTS, Agreement, Explanation
+from embeddb.explain.quantities import QuantityView
 from embeddb.ranking.order_reason import REASONS
 from embeddb.ranking.query import LINKS
 from embeddb.ranking.recommendation import Diagnostics
+from embeddb.ui import draw
 from embeddb.ui.report import (
     answers_html,
     explanation_body,
@@ -26,6 +28,7 @@ from embeddb.ui.report import (
 )
 from embeddb.ui.report import explanation as explanation_page
 from embeddb.ui.report.explanation import settings
+from embeddb.ui.report.page import bars
 
 VARIANTS = {
     "full": full(),
@@ -367,3 +370,25 @@ def test_several_answers_are_one_page() -> None:
     assert "2 answers about" in text and "Beware." in text and "Simulated." in text
     assert re.findall(r'href="(.\.html)"', page) == ["a.html", "b.html"]
     assert "Keep the default" in text and answers_html([], title="None")
+
+
+def test_a_neighbour_without_the_default_is_not_called_unmeasured() -> None:
+    e = full()
+    near = msgspec.structs.replace(e.neighbours[0], answer_gain=None, best_gain=None, answer_at=0)
+    text = _Page(explanation_html(msgspec.structs.replace(e, neighbours=[near]))).text
+    assert "not known: the default did not run" in text and "was not measured" not in text
+
+
+def test_derived_quantities_are_those_that_differ() -> None:
+    same = QuantityView(name="panels", answer=1.0, default=1.0)
+    other = QuantityView(name="tasks", answer=16.0, default=2.0)
+    e = full()
+    html = explanation_html(msgspec.structs.replace(e, quantities=[same, other]))
+    assert "<bdi>tasks</bdi>" in html and "<bdi>panels</bdi>" not in html
+    alike = explanation_html(msgspec.structs.replace(e, quantities=[same]))
+    assert "Derived quantities" not in alike
+
+
+def test_bars_have_the_digits_of_tables() -> None:
+    drawn = str(bars([draw.Bar("rank 1", 1.0), draw.Bar("rank 2", 0.923)], title="t", key="k"))
+    assert ">1.00×<" in drawn and ">0.92×<" in drawn

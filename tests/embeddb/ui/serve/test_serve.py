@@ -218,6 +218,11 @@ def test_the_map_holds_every_point(client: TestClient) -> None:
     assert {k["label"] for k in page["kinds"]} == {"tiny", "other + tiny"}
 
 
+def test_the_first_page_says_whose_share_is_held_out(client: TestClient) -> None:
+    page = client.get("/").text
+    assert "by neighbours alone" in page and '<th scope="col" class="number">measured</th>' in page
+
+
 def test_the_map_names_a_group_that_is_called_none() -> None:
     among = [*patterns(2), band(150, 14, name="x", group="none")]
     app = build_app(fill(Database.in_memory(), tiny(), among), writable=True)
