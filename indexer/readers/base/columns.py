@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError, UsageError
@@ -137,6 +137,12 @@ SAMPLE = 1000
 _NO_VALUE = ("", "nan", "na", "n/a")
 #: A numeric identifier as some tables write it.
 _FLOAT = re.compile(r"(\d+)\.0+")
+#: Roles of the cells that describe a matrix.
+_OF_MATRIX = ("matrix", "m", "n", "nnz", "group")
+#: Most matrices or configurations that are read once for all rows with the same cells, and the most
+#: characters of these: bounds memory.
+_MOST_CACHED, _LONGEST_CACHED = 1 << 16, 500
+_Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +155,8 @@ class Plan:
     config: Mapping[str, str]
     options: ReadOptions
     decimal: bool = False
+    _matrices: dict[str, MatrixRef] = field(default_factory=dict)
+    _configs: dict[str, Config] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -208,6 +216,10 @@ class Plan:
         )
 
     def _config(self, record: Mapping[str, Any]) -> Config:
+        columns = ("config", *self.config.values())
+        return _once(self._configs, columns, record, self._new_config)
+
+    def _new_config(self, record: Mapping[str, Any]) -> Config:
         nested = record.get("config")
         config = dict(nested) if isinstance(nested, Mapping) else {}
         for param, column in self.config.items():
@@ -238,6 +250,10 @@ class Plan:
         return "" if cell is None else str(cell).rstrip(" ")
 
     def _matrix(self, record: Mapping[str, Any]) -> MatrixRef:
+        columns = [self.roles.get(role, "") for role in _OF_MATRIX]
+        return _once(self._matrices, columns, record, self._new_matrix)
+
+    def _new_matrix(self, record: Mapping[str, Any]) -> MatrixRef:
         name = self._text(record, "matrix") or self.options.matrix
         if not name:
             raise ReaderError("no matrix name")
@@ -454,6 +470,23 @@ def _op_of(text: str, width: str, dtype: str, default: Op | None) -> tuple[Op, s
     op, other = _completed(name, own, beside), _completed(name, beside, own)
     differ = [role for role in beside if getattr(op, role) != getattr(other, role)]
     return op, " and ".join(f"{role} {getattr(other, role)}" for role in differ)
+
+
+def _once(
+    results: dict[str, _Read],
+    columns: Iterable[str],
+    record: Mapping[str, Any],
+    read: Callable[[Mapping[str, Any]], _Read],
+) -> _Read:
+    """The value of the cells of some columns: one object for all records in which these are equal,
+    as in most of a log. Their texts differ between 1 and `true`, and need no hash."""
+    cells = repr([record.get(column) for column in columns])
+    result = results.get(cells) or read(record)
+    if len(cells) <= _LONGEST_CACHED:
+        if len(results) >= _MOST_CACHED:
+            results.clear()
+        results[cells] = result
+    return result
 
 
 def _completed(name: str, first: Mapping[str, str], second: Mapping[str, str]) -> Op:

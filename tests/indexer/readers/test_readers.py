@@ -199,6 +199,19 @@ def test_jsonl() -> None:
     assert (third.measurement.status, third.measurement.error) == ("build", "no compiler")
 
 
+def test_rows_with_the_same_cells_share_what_is_read(tmp_path: Path) -> None:
+    """Equal cells are read once; those that Python takes for equal, and long ones, are not."""
+    log, long = tmp_path / "runs.jsonl", "x" * 1000
+    cells = [("A", 3, 1), ("A", 3, 1), ("A", 3, True), ("A", 3.0, 1), (long, 3, 1), (long, 3, 1)]
+    lines = [{"matrix": a, "m": m, "tile": tile, "time_s": 1.0} for a, m, tile in cells]
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    first, again, true, whole, *others = runs_of("jsonl", log, params=("tile",), op=SPMM)
+    assert again.matrix is first.matrix and again.config is first.config
+    assert true.matrix is first.matrix and true.config == Config({"tile": True})
+    assert whole.matrix == first.matrix and whole.config is first.config
+    assert others[0].matrix is not others[1].matrix and others[0].matrix == others[1].matrix
+
+
 def test_jsonl_bad_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     good = '{"matrix":"x","time_s":1}'
