@@ -20,7 +20,7 @@ Source: hierarchical (partial) pooling as in Gelman and Hill 2007, chapter 12; t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
@@ -146,16 +146,18 @@ def beliefs_of(
     near: NDArray[np.int64],
     *,
     apart: float,
+    gaps: Gaps,
 ) -> list[Belief]:
     """The target's belief about each layer, its own included. `near` int64[p,k] are the nearest
     patterns of other groups of each pattern (-1: none), `apart` the variance between neighbours."""
     own = next((layer for layer in layers if layer.source == target), None)
     others = [layer for layer in layers if layer.source != target]
-    weights = _expected_weights(layers, facts)
+    moving = ~is_default(np.vstack([layer.gains for layer in layers]))
+    between = gaps.between(layers, moving)
+    weights = _expected_weights(between, facts)
     expected = {la.source: float(weights @ _apart(target, la.source, facts)) for la in others}
     prior = {source: max(variance, 1e-4) for source, variance in expected.items()}
-    moving = ~is_default(np.vstack([layer.gains for layer in layers]))
-    level = _levels(others, moving, prior)
+    level = _levels(between, prior)
     kernel = np.zeros((0, 0))
     if own is not None:
         kernel = correlation_of(configs) * np.outer(moving, moving)
@@ -178,33 +180,68 @@ def beliefs_of(
     return beliefs
 
 
-def _levels(
-    layers: Sequence[Layer], moving: NDArray[np.bool_], prior: Mapping[Source, float]
-) -> dict[Source, float]:
-    """Offset of each source that aligns its gains with the precision-weighted mean of all: where
-    the default is slow, all other configurations gain."""
-    count = len(layers)
-    rows, wanted = [np.eye(count) * 0.1], [np.zeros(count)]
-    for i, j in combinations(range(count), 2):
-        gap = _shared_gap(layers[i], layers[j])[:, moving]
-        if np.isfinite(gap).any():
-            row = np.zeros((1, count))
-            row[0, [i, j]] = 1.0, -1.0
-            rows.append(row)
-            wanted.append(np.array([float(np.nanmean(gap))]))
+class Gap(NamedTuple):
+    """Difference of the gains at two sources on the patterns that both ran: the mean of the
+    configurations other than the default, and the variance (nan: nothing to compare, or for the
+    variance too few patterns)."""
+
+    one: Source
+    other: Source
+    mean: float
+    variance: float
+
+    @classmethod
+    def of(cls, one: Layer, other: Layer, moving: NDArray[np.bool_]) -> Gap:
+        _, mine, theirs = np.intersect1d(one.rows, other.rows, return_indices=True)
+        gap: Floats = votes(one.gains[mine]) - votes(other.gains[theirs])
+        moved, mean, variance = gap[:, moving], math.nan, math.nan
+        if np.isfinite(moved).any():
+            mean = float(np.nanmean(moved))
+        if len(gap) >= _FEWEST_SHARED and np.isfinite(gap).any():
+            # A shift of all configurations alike does not change which is best.
+            variance = float(np.nanmean((gap - np.nanmean(gap)) ** 2))
+        return cls(one.source, other.source, mean, variance)
+
+
+class Gaps:
+    """The gaps between pairs of layers. Those between `lasting` ones are computed once for all
+    targets: 300 machines are 45,000 pairs, and each machine is left out in turn."""
+
+    def __init__(self, lasting: Iterable[Layer] = ()) -> None:
+        self._lasting = frozenset(lasting)
+        self._computed: dict[tuple[Layer, Layer, bytes], Gap] = {}
+
+    def between(self, layers: Sequence[Layer], moving: NDArray[np.bool_]) -> list[Gap]:
+        """The gap of every pair; `moving` bool[c] are the configurations that are no default."""
+        mask, lasting = moving.tobytes(), [layer in self._lasting for layer in layers]
+        gaps = []
+        for i, j in combinations(range(len(layers)), 2):
+            key = (layers[i], layers[j], mask)
+            if (gap := self._computed.get(key)) is None:
+                gap = Gap.of(layers[i], layers[j], moving)
+                if lasting[i] and lasting[j]:
+                    self._computed[key] = gap
+            gaps.append(gap)
+        return gaps
+
+
+def _levels(gaps: Sequence[Gap], prior: Mapping[Source, float]) -> dict[Source, float]:
+    """Offset of each source with a `prior` variance that aligns its gains with the
+    precision-weighted mean of all: where the default is slow, all other configurations gain."""
+    place = {source: at for at, source in enumerate(prior)}
+    count = len(place)
+    both = [gap for gap in gaps if gap.one in place and gap.other in place]
+    compared = [gap for gap in both if math.isfinite(gap.mean)]
+    rows = np.vstack([np.eye(count) * 0.1, np.zeros((len(compared), count))])
+    for row, gap in zip(rows[count:], compared, strict=True):
+        row[[place[gap.one], place[gap.other]]] = 1.0, -1.0
     if not count:
         return {}
-    level = np.linalg.lstsq(np.vstack(rows), np.concatenate(wanted), rcond=None)[0]
-    weight = np.array([1.0 / prior[layer.source] for layer in layers])
+    wanted = np.array([*np.zeros(count), *(gap.mean for gap in compared)])
+    level = np.linalg.lstsq(rows, wanted, rcond=None)[0]
+    weight = np.array([1.0 / variance for variance in prior.values()])
     common = float(weight @ level / weight.sum())
-    return {layer.source: common - float(x) for layer, x in zip(layers, level, strict=True)}
-
-
-def _shared_gap(one: Layer, other: Layer) -> Floats:
-    """float64[r,c] differences of the gains at two sources, on the patterns both ran."""
-    _, mine, theirs = np.intersect1d(one.rows, other.rows, return_indices=True)
-    gap: Floats = votes(one.gains[mine]) - votes(other.gains[theirs])
-    return gap
+    return {source: common - float(x) for source, x in zip(prior, level, strict=True)}
 
 
 def _differences(own: Layer, other: Layer, near: NDArray[np.int64]) -> tuple[Floats, float] | None:
@@ -288,20 +325,14 @@ def _apart(one: Source, other: Source, facts: Mapping[str, Facts]) -> Floats:
     return np.array([1.0, far, wider, float(one.op.dtype != other.op.dtype)])
 
 
-def _expected_weights(layers: Sequence[Layer], facts: Mapping[str, Facts]) -> Floats:
+def _expected_weights(gaps: Sequence[Gap], facts: Mapping[str, Facts]) -> Floats:
     """Weights float64[4] of `_apart` in the expected variance between two sources, fitted to the
     mean squared differences between sources with patterns in common, all non-negative; `_EXPECTED`
     counts as one more pair."""
-    rows, values = [], []
-    for one, other in combinations(layers, 2):
-        gap = _shared_gap(one, other)
-        if len(gap) >= _FEWEST_SHARED and np.isfinite(gap).any():
-            # A shift of all configurations alike does not change which is best.
-            gap = gap - np.nanmean(gap)
-            rows.append(_apart(one.source, other.source, facts))
-            values.append(float(np.nanmean(gap**2)))
+    compared = [gap for gap in gaps if math.isfinite(gap.variance)]
+    rows = [_apart(gap.one, gap.other, facts) for gap in compared]
     design = np.vstack([*rows, *(np.diag(np.ones(4)) * 0.3)])
-    wanted = np.array([*values, *(0.3 * np.array(_EXPECTED))])
+    wanted = np.array([*(gap.variance for gap in compared), *(0.3 * np.array(_EXPECTED))])
     return _non_negative(design, wanted)
 
 

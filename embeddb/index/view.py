@@ -20,7 +20,7 @@ from embeddb.core.config import Config
 from embeddb.core.kinds import Limit
 from embeddb.core.pattern import GENERATED
 from embeddb.index.held_out import Judged, Near, centred_votes, with_itself
-from embeddb.index.pooling import Belief, Layer, Pooled, Source, beliefs_of, layers_of, pooled
+from embeddb.index.pooling import Belief, Gaps, Layer, Pooled, Source, beliefs_of, layers_of, pooled
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.vote import (
     PSEUDO_RUNS,
@@ -79,6 +79,7 @@ class ViewInput:
     facts: Mapping[str, Facts]
     layers: tuple[Layer, ...]
     real: NDArray[np.bool_]
+    gaps: Gaps
 
     @classmethod
     def of(
@@ -90,7 +91,8 @@ class ViewInput:
         real = np.array([of[i] not in GENERATED for i in ids], dtype=np.bool_)
         real |= not real.any()
         near = near if real.all() else near.among(real)
-        return cls(evidence, tuple(ids), groups.astype(np.int64), near, facts, layers, real)
+        gaps = Gaps(layers)
+        return cls(evidence, tuple(ids), groups.astype(np.int64), near, facts, layers, real, gaps)
 
     @property
     def configs(self) -> tuple[Config, ...]:
@@ -405,8 +407,8 @@ def _beliefs(
     if inputs.evidence.winners or not layers or alone:
         still = np.zeros(len(inputs.configs))
         return [Belief(layer.source, still, 0.0, len(layer.rows)) for layer in layers]
-    near = inputs.near.places
-    return beliefs_of(target, layers, inputs.configs, inputs.facts, near, apart=apart)
+    near, gaps = inputs.near.places, inputs.gaps
+    return beliefs_of(target, layers, inputs.configs, inputs.facts, near, apart=apart, gaps=gaps)
 
 
 def _apart(inputs: ViewInput, layers: Sequence[Layer]) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from builders import CONFIGS, OP
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embeddb.core.config import Config, Op
-from embeddb.index.pooling import Belief, Layer, Source, beliefs_of, pooled, shift_of
+from embeddb.index.pooling import Belief, Gap, Gaps, Layer, Source, beliefs_of, pooled, shift_of
 from embeddb.index.run_matrix import FAILED_GAIN
 
 HERE, THERE, THIRD = (Source(f"pair@{name}", OP) for name in ("here", "there", "third"))
@@ -41,7 +43,7 @@ def away(gains: np.ndarray, shift: np.ndarray, seed: int = 1, noise: float = 0.0
 def test_a_shift_is_found_the_better_the_more_patterns_tell(local: int) -> None:
     home, shift = world()
     own = layer(THERE, away(home, shift)[:local])
-    found = beliefs_of(THERE, [layer(HERE, home), own], MANY, {}, NOBODY, apart=0.1)
+    found = beliefs_of(THERE, [layer(HERE, home), own], MANY, {}, NOBODY, apart=0.1, gaps=Gaps())
     belief = next(b for b in found if b.source == HERE)
     assert belief.shift[0] == 0.0  # the default's gain is 0 on every machine
     before = float((shift**2).mean())
@@ -55,7 +57,9 @@ def test_a_parameter_tells_of_configurations_that_did_not_run_here() -> None:
     home, shift = world()
     told = away(home, shift)[:20]
     told[:, [6, 7]] = np.nan  # a=2, b=3 and 4
-    found = beliefs_of(THERE, [layer(HERE, home), layer(THERE, told)], MANY, {}, NOBODY, apart=0.1)
+    found = beliefs_of(
+        THERE, [layer(HERE, home), layer(THERE, told)], MANY, {}, NOBODY, apart=0.1, gaps=Gaps()
+    )
     belief = next(b for b in found if b.source == HERE)
     assert (belief.shift[[6, 7]] < -0.1).all()
 
@@ -67,7 +71,13 @@ def test_without_runs_here_nothing_is_shifted_but_levels() -> None:
     slow = home + 0.5
     slow[:, 0] = 0.0
     found = beliefs_of(
-        Source("pair@new", OP), [layer(HERE, home), layer(THERE, slow)], MANY, {}, NOBODY, apart=0.1
+        Source("pair@new", OP),
+        [layer(HERE, home), layer(THERE, slow)],
+        MANY,
+        {},
+        NOBODY,
+        apart=0.1,
+        gaps=Gaps(),
     )
     one, other = (b.shift for b in found)
     assert one[0] == other[0] == 0.0
@@ -79,7 +89,9 @@ def test_machines_that_differ_are_trusted_less() -> None:
     home, shift = world()
     rough = away(home, shift, noise=0.5)
     layers = [layer(HERE, home), layer(THIRD, rough), layer(THERE, away(home, shift)[:20])]
-    found = {b.source: b for b in beliefs_of(THERE, layers, MANY, {}, NOBODY, apart=0.1)}
+    found = {
+        b.source: b for b in beliefs_of(THERE, layers, MANY, {}, NOBODY, apart=0.1, gaps=Gaps())
+    }
     assert found[THIRD].variance > 3 * found[HERE].variance > 0.0
     assert found[THERE].variance == 0.0
 
@@ -98,7 +110,9 @@ def test_what_is_unlike_is_expected_to_differ_more() -> None:
         layer(THIRD, away(home, 2 * shift)),
     ]
     new = Source("pair@new", OP)
-    found = {b.source: b for b in beliefs_of(new, layers, MANY, facts, NOBODY, apart=0.1)}
+    found = {
+        b.source: b for b in beliefs_of(new, layers, MANY, facts, NOBODY, apart=0.1, gaps=Gaps())
+    }
     assert found[THIRD].variance < found[HERE].variance
 
 
@@ -107,7 +121,10 @@ def test_another_width_is_expected_to_differ_more_the_farther_it_is() -> None:
     near, far = (Source("pair@here", Op("spmm", w)) for w in (64, 512))
     layers = [layer(near, home), layer(far, home, np.arange(40, 80))]
     asked = Source("pair@here", OP)
-    found = {b.source: b.variance for b in beliefs_of(asked, layers, MANY, {}, NOBODY, apart=0.1)}
+    found = {
+        b.source: b.variance
+        for b in beliefs_of(asked, layers, MANY, {}, NOBODY, apart=0.1, gaps=Gaps())
+    }
     assert 0.0 < found[near] < found[far]
 
 
@@ -118,7 +135,7 @@ def test_own_patterns_that_nobody_else_ran_are_compared_with_their_neighbours() 
     near = np.full((40, 1), -1)
     near[20:, 0] = np.arange(20)
     layers = [layer(HERE, home), layer(THERE, told, places)]
-    found = beliefs_of(THERE, layers, MANY, {}, near, apart=0.01)
+    found = beliefs_of(THERE, layers, MANY, {}, near, apart=0.01, gaps=Gaps())
     belief = next(b for b in found if b.source == HERE)
     assert belief.patterns == 20
     assert float(((belief.shift - shift) ** 2).mean()) < 0.2 * float((shift**2).mean())
@@ -170,5 +187,34 @@ def test_one_row_says_less_of_a_shift_than_two() -> None:
 def test_four_variants_of_one_machine_alone_need_no_belief() -> None:
     assert len(CONFIGS) == 4
     only = [layer(HERE, np.array([[0.0, 0.1, 0.2, 0.3]]))]
-    found = beliefs_of(HERE, only, CONFIGS, {}, NOBODY, apart=0.1)
+    found = beliefs_of(HERE, only, CONFIGS, {}, NOBODY, apart=0.1, gaps=Gaps())
     assert [b.variance for b in found] == [0.0]
+
+
+def test_each_pair_of_lasting_layers_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine is left out of all others in turn: by pairs compared anew, the work would grow by
+    the third power of the number of machines."""
+    home, shift = world()
+    sources = [Source(f"pair@{n}", OP) for n in range(6)]
+    layers = [layer(source, away(home, shift)) for source in sources]
+    compared, compare = list[tuple[Source, Source]](), Gap.of
+
+    def counted(one: Layer, other: Layer, moving: Any) -> Gap:
+        compared.append((one.source, other.source))
+        return compare(one, other, moving)
+
+    monkeypatch.setattr(Gap, "of", counted)
+    gaps = Gaps(layers)
+    for out in sources:
+        rest = [one for one in layers if one.source != out]
+        beliefs = beliefs_of(out, rest, MANY, {}, NOBODY, apart=0.1, gaps=gaps)
+        anew = beliefs_of(out, rest, MANY, {}, NOBODY, apart=0.1, gaps=Gaps(layers))
+        for one, other in zip(beliefs, anew, strict=True):
+            assert one.variance == other.variance
+            assert (one.shift == other.shift).all()
+    by_gaps = 6 * 5 // 2
+    assert len(compared) == by_gaps + 6 * 5 * 4 // 2
+    passing = [*layers[:5], layer(sources[5], home)]
+    for _ in range(2):
+        beliefs_of(sources[0], passing, MANY, {}, NOBODY, apart=0.1, gaps=gaps)
+    assert compared.count((sources[0], sources[5])) == 1 + 4 + 2
