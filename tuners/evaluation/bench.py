@@ -104,16 +104,24 @@ def _rounds(runs: Sequence[Run]) -> tuple[dict[Config, float], dict[Config, floa
 class Bench:
     """One op in one scope, with all that does not depend on the fold; `ready` if there are groups
     to hold out; `again` is the noise ceiling by row. With an `instance` only its rows are queried
-    and train rankers; all rows vote.
+    and train rankers; all rows vote. `shared` is the evidence of the scope, where it was read
+    before.
 
     `questions_of` has the queries over every legal configuration; `queries_of` among the
     configurations that ran on the row, as in `embeddb.index.held_out`: few ran on all rows."""
 
     def __init__(
-        self, db: Lookup, op: Op, scope: str, *, complete: bool = False, instance: str = ""
+        self,
+        db: Lookup,
+        op: Op,
+        scope: str,
+        *,
+        complete: bool = False,
+        instance: str = "",
+        shared: tuple[RunMatrix, Vectors] | None = None,
     ) -> None:
         self.op, self.scope, self.instance = op, scope, instance
-        evidence, vectors = db.evidence(op, scope)
+        evidence, vectors = shared or db.evidence(op, scope)
         self._learned_from = learned_by(db.store, db.featurizers(), vectors)
         groups = set(evidence.groups.tolist())
         fair = {n: v for n, v in vectors.items() if not self._biased(n) & groups}

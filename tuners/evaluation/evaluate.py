@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, count
 from typing import Any
 
@@ -87,6 +88,7 @@ def evaluate(
     for name in options.tuners:
         tuner_class(name)
     rows: list[EvalRow] = []
+    evidence_of = lru_cache(maxsize=1)(db.evidence)  # one reading for all machines of a scope
     for op, scope, instance in _questions(db, scopes):
         own = op.workload.judged(
             db,
@@ -100,7 +102,8 @@ def evaluate(
         if own is not None:
             rows += own
             continue
-        bench = Bench(db, op, scope, complete=options.complete, instance=instance)
+        shared, complete = evidence_of(op, scope), options.complete
+        bench = Bench(db, op, scope, complete=complete, instance=instance, shared=shared)
         _report_limits(bench, db.featurizer, report)
         if not bench.ready:
             if instance and bench.vectors:

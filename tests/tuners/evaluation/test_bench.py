@@ -31,6 +31,7 @@ from embeddb.core.records import Measurement, Run
 from embeddb.core.timing import TimingSummary
 from embeddb.database import Database
 from embeddb.index.held_out import split_groups
+from embeddb.index.lookup import Lookup
 from embeddb.index.run_matrix import MatrixRow, join
 from embeddb.ranking.fallback import answer
 from indexer.embed import embed
@@ -285,6 +286,19 @@ def test_one_matrix_on_two_instances_is_held_out_with_both() -> None:
     assert both["static-best"].figures["of_optimum@1"] == pytest.approx(
         one["static-best"].figures["of_optimum@1"], rel=0.05
     )
+
+
+def test_the_runs_of_a_scope_are_read_once_for_all_its_machines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    db, read = Database.in_memory(), []
+    for instance in ("one", "two", "three"):
+        fill(db, tiny("pair", portable=True).at(instance))
+    evidence = Lookup.evidence
+    monkeypatch.setattr(Lookup, "evidence", lambda *args: read.append(args) or evidence(*args))
+    rows = evaluate(db.index, EvalOptions(seeds=(0,)))
+    assert {row.platform for row in rows} == {"pair@one", "pair@two", "pair@three"}
+    assert len(read) == 1
 
 
 # -- odd stores --------------------------------------------------------------------------------
