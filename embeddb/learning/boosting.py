@@ -89,16 +89,16 @@ def boosted(
 
 
 def levelled(samples: Samples) -> Floats:
-    """float64[x]: gains less the level of their row, so that one that ran good configurations only
+    """float64[x]: targets less the level of their row, so that one with good configurations alone
     has a higher level: the two-way fit `embeddb.index.vote.effects`, in memory for what ran alone.
     """
     column, row = samples.column, np.repeat(np.arange(len(samples.rows)), np.diff(samples.indptr))
     of_row, of_column = np.bincount(row), np.bincount(column) + PSEUDO_RUNS
-    level, prior = np.zeros(len(of_row)), np.zeros(len(of_column))
+    level, prior, gain = np.zeros(len(of_row)), np.zeros(len(of_column)), samples.targets
     for _ in range(FIT_ROUNDS):
-        level = np.bincount(row, samples.gain - prior[column]) / np.maximum(of_row, 1)
-        prior = np.bincount(column, samples.gain - level[row]) / of_column
-    residual: Floats = samples.gain - level[row]
+        level = np.bincount(row, gain - prior[column]) / np.maximum(of_row, 1)
+        prior = np.bincount(column, gain - level[row]) / of_column
+    residual: Floats = gain - level[row]
     return residual
 
 

@@ -78,7 +78,8 @@ def calibrated(
     pairs = [(row, own) for member in scores for row, own in member.items()]
     if not pairs:
         return CostModel({**card, "calibration": rest}, tensors)
-    gains = [centred(samples.gain[samples.part(row)]) for row, _ in pairs]
+    targets = samples.targets
+    gains = [centred(targets[samples.part(row)]) for row, _ in pairs]
     owns = [centred(own) for _, own in pairs]
     gain, own = np.concatenate(gains), np.concatenate(owns)
     power = float(own @ own)
@@ -179,7 +180,8 @@ def trust(
         for row in np.flatnonzero(out).tolist():
             both, prior = (_gain_with_trust(*trained, t, samples, row) for t in (1.0, 0.0))
             seen.append((row, both, prior))
-    missed = [centred(samples.gain[samples.part(row)]) - prior for row, _, prior in seen]
+    targets = samples.targets
+    missed = [centred(targets[samples.part(row)]) - prior for row, _, prior in seen]
     added = [both - prior for _, both, prior in seen]
     power = sum(float(more @ more) for more in added)
     product = sum(float(gap @ more) for gap, more in zip(missed, added, strict=True))

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.index.held_out import shrunk, split_groups
-from embeddb.index.vote import PSEUDO_RUNS, effects, plain_metric, standard_error, weigh
+from embeddb.index.held_out import centred_votes, shrunk, split_groups
+from embeddb.index.vote import PSEUDO_RUNS, plain_metric, standard_error, weigh
 from embeddb.learning import LEAST_GROUPS
 from embeddb.learning.samples import Samples
 
@@ -86,7 +86,7 @@ def vote_scores(samples: Samples, *, k: int, shrink: float) -> dict[int, Floats]
     gains = np.full((len(samples.rows), len(samples.configs)), np.nan)
     of = np.repeat(np.arange(len(samples.rows)), np.diff(samples.indptr))
     gains[of, samples.column] = samples.gain
-    centred = gains - effects(gains)[0][:, None]
+    centred = centred_votes(gains)
     ran = np.isfinite(centred)
     centred = np.where(ran, centred, 0.0)
     scores: dict[int, Floats] = {}

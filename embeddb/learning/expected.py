@@ -104,12 +104,12 @@ def expected(
     place of measurements `HeldOutChoices` has their posterior means, with the same draws for all.
     """
     lost: list[list[tuple[float, float, float]]] = [[] for _ in choices]
-    rows = sorted(choices[0])
+    rows, targets = sorted(choices[0]), samples.targets
     for row in rows:
         configs, count = [*among.configs, *samples.ran(row)], len(among.configs)
         drawn = process.draws(inputs_of(samples, row, configs), row, _DRAWS, row)
         # The level is that of the matrix's own runs, whose gains are over its default.
-        level = samples.gain[samples.part(row)].mean() - drawn[:, count:].mean()
+        level = targets[samples.part(row)].mean() - drawn[:, count:].mean()
         top = drawn[:, :count][:, among.legal[row]].max(axis=1)
         for figures, chosen in zip(lost, choices, strict=True):
             of_chosen = drawn[:, chosen[row]]

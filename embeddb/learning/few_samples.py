@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from embeddb.learning.samples import Samples
 
 #: Raise it when the same runs give another model.
-_VERSION = 14
+_VERSION = 15
 
 
 @one_thread()

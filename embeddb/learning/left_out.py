@@ -31,14 +31,14 @@ def measured(samples: Samples, rows: Sequence[int], seed: int) -> Measured:
     each, places = max(_EACH, MOST_SAMPLES // len(rows)), np.arange(len(rows))
     if len(rows) * _EACH > MOST_SAMPLES:
         places = np.sort(rng.choice(places, MOST_SAMPLES // _EACH, replace=False))
-    inputs, gains, of = [], [], []
+    inputs, gains, of, targets = [], [], [], samples.targets
     for place in places.tolist():
         row = rows[place]
         part = samples.part(row)
-        chosen = fastest_and_others(samples.gain[part], each, rng)
+        chosen = fastest_and_others(targets[part], each, rng)
         configs = [samples.configs[c] for c in samples.column[part][chosen]]
         inputs.append(inputs_of(samples, row, configs))
-        gains.append(samples.gain[part][chosen])
+        gains.append(targets[part][chosen])
         of.append(np.full(len(chosen), place))
     return Measured(joined(inputs), np.concatenate(gains), np.concatenate(of))
 

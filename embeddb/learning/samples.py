@@ -23,7 +23,6 @@ from embeddb.featurizers import Featurizer, learned_from
 from embeddb.featurizers.base import Joint
 from embeddb.index.run_matrix import FAILED_GAIN, RunMatrix
 from embeddb.index.scopes import scope_of
-from embeddb.index.vote import votes
 from embeddb.learning import LEAST_RUNS
 from embeddb.platforms.platform import Platform, platform_here, runner_for
 from embeddb.store.merge_facts import extends
@@ -36,6 +35,11 @@ if TYPE_CHECKING:
 #: Source: COGNATE, Section 4.1.
 ROW_BINS = (8192, 32768, 65536, 131072)
 _LEAST_MATRICES = 2
+#: Logarithm of how many times slower than the fastest of its row a sample counts at most. With
+#: gains cut at -1.5 over the default, first choices of a public log of SDDMM kernels, where the
+#: default is fast and others take up to 40,000 times as long, have 0.89 of the optimum, so 0.97;
+#: with 3 to 30 about the same, there and from few samples of an H200.
+_DEEPEST = 6.0
 
 Floats = NDArray[np.float64]
 
@@ -55,7 +59,7 @@ class Samples:
 
     Shapes: `vectors` float32[r,d] of the matrices, raw; `indptr` int64[r+1]; `column` int32[x],
     positions in `configs`; `gain` float64[x] log gain over the row's default, or over its median
-    where the default did not run, cut below as in `embeddb.index.vote.votes`. Higher is faster.
+    where the default did not run; a failure has that of the slowest run. Higher is faster.
     `noise` is the relative spread of repeated runs. `left_out` counts unusable rows by reason.
     `lengths` has the row lengths of each row's matrix, or is empty; `machines` the platform
     instance of each row, if they are of several, else it is empty.
@@ -74,6 +78,15 @@ class Samples:
     left_out: Mapping[str, int] = field(default_factory=dict)
     lengths: tuple[RowLengths | None, ...] = ()
     machines: tuple[Platform, ...] = ()
+
+    @property
+    def targets(self) -> Floats:
+        """float64[x]: gains as models learn them, cut where a configuration takes 400 times as
+        long as the fastest of the row: launches that failed, or a clock that did."""
+        row = np.repeat(np.arange(len(self.rows)), np.diff(self.indptr))
+        fastest = np.full(len(self.rows), -np.inf)
+        np.maximum.at(fastest, row, self.gain)
+        return np.maximum(self.gain, fastest[row] - _DEEPEST)
 
     @property
     def ops(self) -> tuple[Op, ...]:
@@ -235,10 +248,9 @@ def from_evidence(
     op: Op,
     *,
     featurizer: tuple[str, str] = ("stats", ""),
-    cut: bool = True,
 ) -> Samples:
     """Samples of one op from evidence and raw vectors float32[d] by pattern id; `featurizer` is
-    their name and version. Without `cut`, gains are as measured.
+    their name and version.
 
     Raises: UsageError where only the winners were recorded.
     """
@@ -256,7 +268,7 @@ def from_evidence(
             continue
         info = infos.get(row.pattern_id) or WorkloadInfo(id=row.pattern_id)
         rows.append(SampleRow(row.pattern_id, op, row.group, info.sizes))
-        parts.append((runs.column, _gains(runs.seconds, float(evidence.default_s[at]), cut)))
+        parts.append((runs.column, _gains(runs.seconds, float(evidence.default_s[at]))))
     dim = len(next(iter(vectors.values()))) if vectors else 0
     raw = [np.asarray(vectors[row.pattern_id], dtype=np.float32) for row in rows]
     return Samples(
@@ -281,15 +293,13 @@ def _useless(seconds: Floats, has_vector: bool) -> str:
     return "" if len(seconds) > 1 else "a single run"
 
 
-def _gains(seconds: Floats, default_s: float, cut: bool) -> Floats:
+def _gains(seconds: Floats, default_s: float) -> Floats:
     ok = np.isfinite(seconds)
     base = default_s if math.isfinite(default_s) else float(np.median(seconds[ok]))
     measured = math.log(base) - np.log(seconds[ok])
-    # Without the cut, a failure is at most as good as the slowest run.
-    failed = FAILED_GAIN if cut else min(FAILED_GAIN, float(measured.min()))
-    gains = np.full(len(seconds), failed)
+    gains = np.full(len(seconds), min(FAILED_GAIN, float(measured.min())))
     gains[ok] = measured
-    return votes(gains) if cut else gains
+    return gains
 
 
 def join(parts: Iterable[Samples]) -> Samples:
@@ -404,9 +414,7 @@ def _of_one(
             hint="give the folder of the matrix files: --matrices",
         )
     infos = {i: info for i in ids if (info := db.store.pattern(i)) is not None}
-    samples = from_evidence(
-        evidence, vectors, infos, platform, op, featurizer=name_and_version, cut=read is None
-    )
+    samples = from_evidence(evidence, vectors, infos, platform, op, featurizer=name_and_version)
     lengths = (
         db.lengths(infos.get(row.pattern_id) or WorkloadInfo(id=row.pattern_id))
         for row in samples.rows

@@ -88,6 +88,8 @@ class Member:
         self.steps = each * self.passes
         # Differences within the noise of one configuration's runs are no order.
         self.noise = float(np.log1p(self.samples.noise))
+        # End to end, as the papers train, no gain is cut.
+        self.gain = self.samples.targets if self.reading is None else self.samples.gain
 
     def fit(
         self, first: Mapping[str, NDArray[Any]] | None, folder: Path, progress: Progress
@@ -152,7 +154,7 @@ class Member:
             x, self.nests[used], self.latents[used], torch.from_numpy(index.reshape(entries.shape))
         )
         scores = scores + torch.from_numpy(self.prior[entries]).to(scores)
-        gains = torch.from_numpy(self.samples.gain[entries]).to(scores)
+        gains = torch.from_numpy(self.gain[entries]).to(scores)
         return self._loss(scores, gains)
 
     def _loss(self, scores: Tensor, gains: Tensor) -> Tensor:
@@ -188,7 +190,7 @@ class Member:
             return {"epochs_left": self.settings.few_epochs - steps / self.steps}
         losses, each = [], []
         for i in np.flatnonzero(self.unseen):
-            scores, gains = self.scores(int(i)), self.samples.gain[self.samples.part(int(i))]
+            scores, gains = self.scores(int(i)), self.gain[self.samples.part(int(i))]
             pair = (torch.from_numpy(scores)[None], torch.from_numpy(gains)[None])
             losses.append(float(self._loss(*pair)))
             if (own := figures(scores, gains, self.noise)) is not None:

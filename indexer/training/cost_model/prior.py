@@ -34,13 +34,13 @@ def fit_priors(
     towards zero; for the same configurations as those of `start` towards their gains there.
     """
     priors: dict[Op, Prior] = {}
-    of_entry = np.zeros(len(samples.gain))
+    of_entry, targets = np.zeros(len(samples.gain)), samples.targets
     row_of = np.repeat(np.arange(len(samples.rows)), np.diff(samples.indptr))
     op_of = np.array([samples.ops.index(row.op) for row in samples.rows])[row_of]
     for i, op in enumerate(samples.ops):
         entries = np.flatnonzero(op_of == i)
         column, at = samples.column[entries], tables.at[entries]
-        gain = _centred(samples.gain[entries], row_of[entries], column)
+        gain = _centred(targets[entries], row_of[entries], column)
         # Without tiles: a regression on them does not generalise from few matrices.
         nests = tables.nests[:, :HOMOGENEOUS_DIM]
         inputs = np.hstack([nests, tables.latents])

@@ -66,10 +66,10 @@ def fit_member(
     table = np.concatenate([rows[i] for i in seen.tolist()])
     settings = settings_for(how, len(table), seed)
     booster = boosted(table, levelled(samples.take(seen)), settings)
-    scores, each = {}, []
+    scores, each, targets = {}, [], samples.targets
     for i in np.flatnonzero(unseen).tolist():
         scores[i] = np.asarray(booster.predict(rows[i], num_threads=1), dtype=np.float64)
-        own = figures(scores[i], samples.gain[samples.part(i)], float(np.log1p(samples.noise)))
+        own = figures(scores[i], targets[samples.part(i)], float(np.log1p(samples.noise)))
         if own is not None:
             each.append(own)
     return FittedMember(weights(booster), scores, mean_figures(each) if each else {})
@@ -97,8 +97,9 @@ def grow(
     members = [fit_member(samples, rows, out, seed * 1000 + i) for i, out in enumerate(unseen)]
     judged = [fit_member(samples, rows, out, seed * 1000) for out in apart]
     judged = judged or [m for m in members if m.scores]
+    targets = samples.targets
     missed = [
-        np.square(centred(own) - centred(samples.gain[samples.part(row)])).mean()
+        np.square(centred(own) - centred(targets[samples.part(row)])).mean()
         for member in judged
         for row, own in member.scores.items()
     ]

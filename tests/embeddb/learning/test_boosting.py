@@ -19,8 +19,8 @@ def test_gains_are_levelled_as_by_the_two_way_fit() -> None:
     indptr = np.concatenate([[0], np.cumsum(np.bincount(row[some], minlength=len(whole.rows)))])
     few = replace(whole, indptr=indptr, column=whole.column[some], gain=whole.gain[some])
     gains = np.full((len(few.rows), len(few.configs)), np.nan)
-    gains[row[some], few.column] = few.gain
-    assert levelled(few) == pytest.approx(few.gain - effects(gains)[0][row[some]])
+    gains[row[some], few.column] = few.targets
+    assert levelled(few) == pytest.approx(few.targets - effects(gains)[0][row[some]])
 
 
 def test_few_samples_have_small_leaves() -> None:

@@ -46,9 +46,7 @@ def every_pair() -> Samples:
             for config, log in zip(configs, logs, strict=True)
         }
         rows.append((MatrixRow(pattern_id, platform.id, f"g{at}"), default, curve))
-    return from_evidence(
-        join(OP, rows), raw, known, platform, OP, featurizer=("stats", "1"), cut=False
-    )
+    return from_evidence(join(OP, rows), raw, known, platform, OP, featurizer=("stats", "1"))
 
 
 def learned(of: Samples) -> GaussianProcess:

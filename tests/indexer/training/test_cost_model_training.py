@@ -85,8 +85,11 @@ def test_gains_are_over_the_default_and_cut_below() -> None:
     by_config = {made.configs[c]: g for c, g in zip(made.column[:4], made.gain[:4], strict=True)}
     assert by_config[default] == 0
     assert by_config[others[0]] == pytest.approx(math.log(2))
-    assert by_config[others[1]] == -1.5
-    assert by_config[others[2]] == pytest.approx(math.log(0.25))
+    assert by_config[others[1]] == by_config[others[2]] == pytest.approx(math.log(2e-9))
+    targets = dict(zip(made.column[:4].tolist(), made.targets[:4].tolist(), strict=True))
+    learned = {made.configs[column]: target for column, target in targets.items()}
+    assert learned[default] == 0 and learned[others[0]] == by_config[others[0]]
+    assert learned[others[1]] == learned[others[2]] == by_config[others[0]] - 6.0
     assert dict(made.left_out) == {
         "every run failed": 1,
         "a single run": 1,

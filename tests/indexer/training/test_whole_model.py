@@ -222,10 +222,18 @@ def test_vectors_need_an_encoder_and_an_encoder_structures(filled: Path) -> None
 
 
 def test_gains_are_not_cut(filled: Path) -> None:
-    samples, _ = read(filled, Encoder.drawn(brief()))
-    with Database.open(filled, readonly=True) as db:
-        cut = samples_of(db.index, db.platform("tiny"), [OP])
-    np.testing.assert_array_equal(np.maximum(samples.gain, -1.5), cut.gain)
+    samples, reader = read(filled, Encoder.drawn(brief()))
+    swapped, ends = samples.gain.copy(), samples.indptr[1:]
+    swapped[ends - 1], swapped[ends - 2] = -9.0, -20.0
+    other = swapped.copy()
+    other[ends - 1], other[ends - 2] = -20.0, -9.0
+    assert np.array_equal(*(replace(samples, gain=g).targets for g in (swapped, other)))
+    weights = [
+        train_whole(replace(samples, gain=g), brief(), reader.encoder, reader.structures).model
+        for g in (swapped, other)
+    ]
+    one, two = ([m.tensors[n] for n in sorted(m.tensors)] for m in weights)
+    assert any(not np.array_equal(a, b) for a, b in zip(one, two, strict=True))
 
 
 # -- files -------------------------------------------------------------------------------------
