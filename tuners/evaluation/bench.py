@@ -135,20 +135,12 @@ class Bench:
             whole = np.diff(evidence.indptr) >= _COMPLETE_SHARE * len(evidence.configs)
             evidence = evidence.take(np.flatnonzero(whole))
         self.evidence = evidence
-        seen = [self.evidence.rows[i].pattern_id for i in range(len(self.evidence.rows))]
-        indexed = set.union(*(set(v) for v in self.vectors.values())) if self.vectors else set()
-        self.counted = np.array(
-            [
-                i
-                for i in counted_rows(self.evidence)
-                if seen[i] in indexed and self._own(i) and self.evidence.rows[i].group not in biased
-            ],
-            dtype=np.int64,
-        )
+        self.counted = self._judgeable_rows(biased)
         #: Groups that are not judged, since all vectors learned from their runs.
         self.biased = biased & groups
         self.ready = np.unique(self.evidence.groups[self.counted]).size >= 2
-        self.infos = {i: db.store.pattern(i) or WorkloadInfo(id=i) for i in set(seen)}
+        seen = {row.pattern_id for row in self.evidence.rows}
+        self.infos = {i: db.store.pattern(i) or WorkloadInfo(id=i) for i in seen}
         #: By pattern id, the structures, where stored: some have rules of their own.
         self.subjects = {i: db.store.workload_or_info(info) for i, info in self.infos.items()}
         self._workload_of = db.store.workload
@@ -162,6 +154,16 @@ class Bench:
         self.simulated = any(p.simulated for p in self.platforms.values())
         again = measured_again(db.store, op, self.evidence, self.counted, self.default)
         self.again = {row: replace(one, program=self._program(row)) for row, one in again.items()}
+
+    def _judgeable_rows(self, biased: Collection[str]) -> Rows:
+        """Counted rows of the instance, of matrices with a vector, in groups without bias."""
+        indexed, rows = set[str]().union(*self.vectors.values()), self.evidence.rows
+        counted = [
+            i
+            for i in counted_rows(self.evidence)
+            if rows[i].pattern_id in indexed and self._own(i) and rows[i].group not in biased
+        ]
+        return np.array(counted, dtype=np.int64)
 
     def _biased(self, featurizer: str) -> set[str]:
         """Groups whose runs its vectors learned, without others by which these can be judged."""
