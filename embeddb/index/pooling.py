@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
+from embeddb.index.held_out import centred_votes
 from embeddb.index.run_matrix import FAILED_GAIN, RunMatrix, coded
 from embeddb.index.vote import is_default, votes
 from embeddb.platforms.machines import Facts, unlike
@@ -39,7 +40,7 @@ Floats = NDArray[np.float64]
 _NOISE = 0.05**2
 #: Patterns by which the expectation from how unlike two sources are counts beside their own data.
 _PRIOR_PATTERNS = 3.0
-#: With fewer patterns in common, sources are compared through neighbours.
+#: With fewer patterns in common, sources are compared through neighbours: so many.
 _FEWEST_SHARED = 3
 _COMPARED_WITH = 5
 #: Expected variance where there are too few instances to fit it: constant, per unit of `unlike`,
@@ -49,6 +50,7 @@ _EXPECTED = (0.02, 0.02, 0.02, 0.02)
 _COMPONENTS = (0.3, 0.3, 0.2)
 #: Similarity of configurations falls by e over this share of parameters that differ.
 _REACH = 0.15
+_NO_FACTS: Facts = {}
 
 
 class Source(NamedTuple):
@@ -154,8 +156,9 @@ def beliefs_of(
     others = [layer for layer in layers if layer.source != target]
     moving = ~is_default(np.vstack([layer.gains for layer in layers]))
     between = gaps.between(layers, moving)
-    weights = _expected_weights(between, facts)
-    expected = {la.source: float(weights @ _apart(target, la.source, facts)) for la in others}
+    weights = _expected_weights(between, facts, gaps)
+    apart_by = {la.source: gaps.apart(target, la.source, facts) for la in others}
+    expected = {source: float(weights @ np.array(by)) for source, by in apart_by.items()}
     prior = {source: max(variance, 1e-4) for source, variance in expected.items()}
     level = _levels(between, prior)
     kernel = np.zeros((0, 0))
@@ -204,12 +207,14 @@ class Gap(NamedTuple):
 
 
 class Gaps:
-    """The gaps between pairs of layers. Those between `lasting` ones are computed once for all
-    targets: 300 machines are 45,000 pairs, and each machine is left out in turn."""
+    """The gaps between pairs of layers, and within layers. Those of `lasting` ones are computed
+    once for all targets: 300 machines are 45,000 pairs, and each machine is left out in turn."""
 
     def __init__(self, lasting: Iterable[Layer] = ()) -> None:
         self._lasting = frozenset(lasting)
         self._computed: dict[tuple[Layer, Layer, bytes], Gap] = {}
+        self._within: dict[Layer, tuple[NDArray[np.int64], float, int]] = {}
+        self._unlike: dict[tuple[str, str], tuple[Facts, Facts, float]] = {}
 
     def between(self, layers: Sequence[Layer], moving: NDArray[np.bool_]) -> list[Gap]:
         """The gap of every pair; `moving` bool[c] are the configurations that are no default."""
@@ -224,21 +229,55 @@ class Gaps:
             gaps.append(gap)
         return gaps
 
+    def within(self, layer: Layer, near: NDArray[np.int64]) -> tuple[float, int]:
+        """The sum and the number of squared differences of the gains at one source between its
+        patterns and their nearest ones of other groups, `near` int64[p,k] (-1: none)."""
+        if (seen := self._within.get(layer)) is not None and seen[0] is near:
+            return seen[1:]
+        place = np.full(len(near) + 1, -1)
+        place[layer.rows] = np.arange(len(layer.rows))
+        gains = centred_votes(layer.gains)
+        beside = place[near[layer.rows][:, :_COMPARED_WITH]]
+        rows, at = np.nonzero(beside >= 0)
+        square = (gains[rows] - gains[beside[rows, at]]) ** 2
+        total, count = float(np.nansum(square)), int(np.isfinite(square).sum())
+        if layer in self._lasting:
+            self._within[layer] = near, total, count
+        return total, count
+
+    def apart(self, one: Source, other: Source, facts: Mapping[str, Facts]) -> tuple[float, ...]:
+        """Four terms of the variance between two sources: constant, unlikeness, doublings of the
+        width, another value type."""
+        far = 0.0
+        if one.platform != other.platform:
+            these, those = facts.get(one.platform, _NO_FACTS), facts.get(other.platform, _NO_FACTS)
+            key = (one.platform, other.platform)
+            seen = self._unlike.get(key)
+            if seen is None or seen[0] is not these or seen[1] is not those:
+                seen = self._unlike[key] = (these, those, unlike(these, those))
+            far = seen[2]
+        wider = abs(math.log2(one.op.width / other.op.width))
+        return 1.0, far, wider, float(one.op.dtype != other.op.dtype)
+
 
 def _levels(gaps: Sequence[Gap], prior: Mapping[Source, float]) -> dict[Source, float]:
     """Offset of each source with a `prior` variance that aligns its gains with the
     precision-weighted mean of all: where the default is slow, all other configurations gain."""
     place = {source: at for at, source in enumerate(prior)}
     count = len(place)
-    both = [gap for gap in gaps if gap.one in place and gap.other in place]
-    compared = [gap for gap in both if math.isfinite(gap.mean)]
-    rows = np.vstack([np.eye(count) * 0.1, np.zeros((len(compared), count))])
-    for row, gap in zip(rows[count:], compared, strict=True):
-        row[[place[gap.one], place[gap.other]]] = 1.0, -1.0
     if not count:
         return {}
-    wanted = np.array([*np.zeros(count), *(gap.mean for gap in compared)])
-    level = np.linalg.lstsq(rows, wanted, rcond=None)[0]
+    both = [gap for gap in gaps if gap.one in place and gap.other in place]
+    compared = [gap for gap in both if math.isfinite(gap.mean)]
+    one = np.array([place[gap.one] for gap in compared], dtype=np.int64)
+    other = np.array([place[gap.other] for gap in compared], dtype=np.int64)
+    mean = np.array([gap.mean for gap in compared])
+    # Least squares of one level less the other, and of each level with a weight of 0.01, by their
+    # normal equations: a row for each of 45,000 pairs of 300 sources takes seconds.
+    square = np.diag(0.01 + np.bincount(np.concatenate([one, other]), minlength=count))
+    np.subtract.at(square, (np.concatenate([one, other]), np.concatenate([other, one])), 1.0)
+    wanted = np.bincount(one, mean, count) - np.bincount(other, mean, count)
+    level = np.linalg.solve(square, wanted)
     weight = np.array([1.0 / variance for variance in prior.values()])
     common = float(weight @ level / weight.sum())
     return {source: common - float(x) for source, x in zip(prior, level, strict=True)}
@@ -317,20 +356,12 @@ def correlation_of(configs: Sequence[Config]) -> Floats:
 # -- how much two sources differ -------------------------------------------------------------------
 
 
-def _apart(one: Source, other: Source, facts: Mapping[str, Facts]) -> Floats:
-    """float64[4]: constant, unlikeness, doublings of the width, another value type."""
-    same = one.platform == other.platform
-    far = 0.0 if same else unlike(facts.get(one.platform, {}), facts.get(other.platform, {}))
-    wider = abs(math.log2(one.op.width / other.op.width))
-    return np.array([1.0, far, wider, float(one.op.dtype != other.op.dtype)])
-
-
-def _expected_weights(gaps: Sequence[Gap], facts: Mapping[str, Facts]) -> Floats:
-    """Weights float64[4] of `_apart` in the expected variance between two sources, fitted to the
+def _expected_weights(between: Sequence[Gap], facts: Mapping[str, Facts], gaps: Gaps) -> Floats:
+    """Weights float64[4] of `Gaps.apart` in the expected variance of two sources, fitted to the
     mean squared differences between sources with patterns in common, all non-negative; `_EXPECTED`
     counts as one more pair."""
-    compared = [gap for gap in gaps if math.isfinite(gap.variance)]
-    rows = [_apart(gap.one, gap.other, facts) for gap in compared]
+    compared = [gap for gap in between if math.isfinite(gap.variance)]
+    rows = [gaps.apart(gap.one, gap.other, facts) for gap in compared]
     design = np.vstack([*rows, *(np.diag(np.ones(4)) * 0.3)])
     wanted = np.array([*(gap.variance for gap in compared), *(0.3 * np.array(_EXPECTED))])
     return _non_negative(design, wanted)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config
 from embeddb.core.kinds import Limit
 from embeddb.core.pattern import GENERATED
-from embeddb.index.held_out import Judged, Near, centred_votes, with_itself
+from embeddb.index.held_out import Judged, Near, with_itself
 from embeddb.index.pooling import Belief, Gaps, Layer, Pooled, Source, beliefs_of, layers_of, pooled
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.vote import (
@@ -43,8 +43,8 @@ FEWEST_GROUPS = 8
 _MACHINES_APART = 2.0
 #: Parts in which a machine's own runs are left out of the shifts that they are judged by.
 _FOLDS = 4
-#: Neighbours by which patterns are compared; the variance where nothing can be compared.
-_BESIDE, _UNKNOWN_APART = 5, 0.06
+#: The variance between neighbours where nothing can be compared.
+_UNKNOWN_APART = 0.06
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -413,17 +413,8 @@ def _beliefs(
 
 def _apart(inputs: ViewInput, layers: Sequence[Layer]) -> float:
     """Variance of a gain between a pattern and its nearest ones of other groups, on one source."""
-    total, count = 0.0, 0
-    for layer in layers:
-        place = np.full(len(inputs.ids) + 1, -1)
-        place[layer.rows] = np.arange(len(layer.rows))
-        gains = centred_votes(layer.gains)
-        beside = place[inputs.near.places[layer.rows][:, :_BESIDE]]
-        rows, at = np.nonzero(beside >= 0)
-        if rows.size:
-            square = (gains[rows] - gains[beside[rows, at]]) ** 2
-            total += float(np.nansum(square))
-            count += int(np.isfinite(square).sum())
+    parts = [inputs.gaps.within(layer, inputs.near.places) for layer in layers]
+    total, count = sum(total for total, _ in parts), sum(count for _, count in parts)
     return total / count if count else _UNKNOWN_APART
 
 
