@@ -42,18 +42,24 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 def one_of(*kinds: str) -> str:
     """Singular of these kinds: `matrix`, `nest`, `matrix or nest`."""
-    return " or ".join(kind.one for kind in kinds_among(kinds))
+    return _series([kind.one for kind in kinds_among(kinds)], "or")
 
 
 def many_of(*kinds: str) -> str:
     """Plural of these kinds: `matrices`, `matrices and nests`."""
-    return " and ".join(kind.many for kind in kinds_among(kinds))
+    return _series([kind.many for kind in kinds_among(kinds)], "and")
 
 
 def counted(by_kind: Mapping[str, int]) -> str:
     """`5 matrices and 1 nest`."""
     present = kinds_among(kind for kind, count in by_kind.items() if count)
-    return " and ".join(plural(by_kind.get(kind.name, 0), kind.one, kind.many) for kind in present)
+    counts = [plural(by_kind.get(kind.name, 0), kind.one, kind.many) for kind in present]
+    return _series(counts, "and")
+
+
+def _series(words: list[str], last: str) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return f" {last} ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
 def value_text(value: object) -> str:

@@ -12,6 +12,8 @@ def test_kinds_in_words_whatever_their_order() -> None:
     assert (one_of("matrix"), many_of("nest")) == ("matrix", "nests")
     assert one_of("nest", "matrix") == one_of("matrix", "nest", "nest") == "matrix or nest"
     assert many_of("nest", "matrix") == "matrices and nests"
+    assert many_of("kernel", "nest", "matrix") == "matrices, nests and tensor kernels"
+    assert one_of("kernel", "nest", "matrix") == "matrix, nest or tensor kernel"
 
 
 def test_without_any_they_are_matrices() -> None:
@@ -28,6 +30,7 @@ def test_every_kind_that_runs_has_words() -> None:
         ({"matrix": 1}, "1 matrix"),
         ({"nest": 1_000, "matrix": 0}, "1,000 nests"),
         ({"nest": 1, "matrix": 5}, "5 matrices and 1 nest"),
+        ({"nest": 1, "matrix": 5, "kernel": 2}, "5 matrices, 1 nest and 2 tensor kernels"),
         ({}, "0 matrices"),
     ],
 )
