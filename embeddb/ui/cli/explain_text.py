@@ -17,14 +17,8 @@ from embeddb.explain.why import corrected
 from embeddb.ranking.recommendation import Counterfactual, Diagnostics, Recommendation
 from embeddb.ui.cli.output import say, table
 from embeddb.ui.cli.workload_text import show_occluded, show_transfers
-from embeddb.ui.views import (
-    differing,
-    each_source,
-    feature_value,
-    feature_words,
-    subject_line,
-    whose_runs,
-)
+from embeddb.ui.feature_words import feature_value, feature_words
+from embeddb.ui.views import differing, each_source, subject_line, whose_runs
 
 _WIDTH = 98
 #: Characters of a name, and of a configuration, that a table shows: both come from strangers.

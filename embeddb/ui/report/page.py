@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from embeddb.core import __version__
 from embeddb.core.wording import PAGE_FILTERS, shown
 from embeddb.ui import draw
-from embeddb.ui.views import feature_value, feature_words
+from embeddb.ui.feature_words import feature_value, feature_words
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -13,7 +13,7 @@ from embeddb.featurizers.kernel_stats import KernelStats
 from embeddb.tensors.check import computation
 from embeddb.tensors.tensor_graph import Shape, TensorGraph
 from embeddb.testing.featurizers import KernelFeaturizerContract
-from embeddb.ui.views import feature_value, feature_words
+from embeddb.ui.feature_words import feature_value, feature_words
 
 
 class TestKernelStats(KernelFeaturizerContract):

@@ -10,8 +10,8 @@ from nest_shapes import product
 from embeddb.core.records import WorkloadInfo
 from embeddb.featurizers.nest_stats import PLUGIN
 from embeddb.featurizers.stats import PLUGIN as OF_MATRICES
+from embeddb.ui.feature_words import feature_value, feature_words
 from embeddb.ui.notebook import html_of
-from embeddb.ui.views import feature_value, feature_words
 
 
 def test_every_statistic_has_words_of_its_own() -> None:

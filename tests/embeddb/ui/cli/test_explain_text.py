@@ -33,8 +33,8 @@ from embeddb.ranking.recommendation import (
 from embeddb.store import memory_store
 from embeddb.ui.cli.explain_text import change, show_explanation
 from embeddb.ui.cli.main import cli
+from embeddb.ui.feature_words import feature_value, feature_words
 from embeddb.ui.report.explanation import explanation_html
-from embeddb.ui.views import feature_value, feature_words
 from indexer.embed import embed
 
 A, B, C, D = CONFIGS
