@@ -149,7 +149,7 @@ def levelled_gains(samples: Samples) -> Floats:
     """Log gains float64[r,c] less the level of each row (nan: not run)."""
     gains = np.full((len(samples.rows), len(samples.configs)), np.nan)
     gains[np.repeat(np.arange(len(samples.rows)), np.diff(samples.indptr)), samples.column] = (
-        samples.gain
+        samples.targets
     )
     found: Floats = gains - effects(gains)[0][:, None]
     return found

@@ -38,7 +38,7 @@ class Unit(NamedTuple):
         row = np.repeat(np.arange(len(samples.rows)), np.diff(samples.indptr))
         config = ConfigColumns(samples.platform, samples.ops[0], samples.configs).config
         name, columns = f"{platform} {samples.ops[0]}", config[samples.column]
-        return cls(name, samples.vectors, samples.groups, row, samples.gain, columns, samples)
+        return cls(name, samples.vectors, samples.groups, row, samples.targets, columns, samples)
 
     @property
     def kernel(self) -> str:

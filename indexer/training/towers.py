@@ -31,7 +31,7 @@ from embeddb.core.reports import Progress
 from embeddb.cost_model.model import space_digest
 from embeddb.cost_model.towers import config_inputs, unit_key
 from embeddb.featurizers.tower import LAYERS, standardised
-from embeddb.index.held_out import failed, split_groups
+from embeddb.index.held_out import split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.learning.samples import Samples, from_evidence
 from indexer.training.cost_model.losses import listwise
@@ -58,11 +58,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:
-    """Runs of one operation on one platform instance: `samples`, and `inputs` float32[c,i] of its
-    configurations; `trunk` is the index of its network of configurations."""
+    """Runs of one operation on one platform instance: `samples`, their `targets` float64[x], and
+    `inputs` float32[c,i] of its configurations; `trunk` is the index of its network of these."""
 
     op: Op
     samples: Samples
+    targets: Floats
     inputs: Tensor
     trunk: int
 
@@ -72,13 +73,13 @@ class Unit:
 
     def batch(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Tensor]:
         """Positions int64[u] of the configurations that any of the rows int64[b] ran, and their
-        gains float32[b,u] (-inf: not run)."""
+        targets float32[b,u] (-inf: not run)."""
         parts = [self.samples.part(int(row)) for row in rows]
         columns = [self.samples.column[part] for part in parts]
         union, place = np.unique(np.concatenate(columns), return_inverse=True)
         gains = np.full((len(rows), len(union)), -np.inf, dtype=np.float32)
         owner = np.repeat(np.arange(len(rows)), [len(c) for c in columns])
-        gains[owner, place] = np.concatenate([self.samples.gain[part] for part in parts])
+        gains[owner, place] = np.concatenate([self.targets[part] for part in parts])
         return union.astype(np.int64), torch.from_numpy(gains)
 
 
@@ -114,7 +115,7 @@ def tower_data(db: Lookup, *, progress: Progress, platform: str = "") -> TowerDa
         for samples in _samples(db, op, scope, platform):
             trunk = trunks.setdefault((samples.platform.name, op.name), len(trunks))
             inputs = torch.from_numpy(config_inputs(samples.platform, op, samples.configs))
-            units.append(Unit(op, samples, inputs, trunk))
+            units.append(Unit(op, samples, samples.targets, inputs, trunk))
     if not units:
         raise UsageError(
             f"{db.store.place}: no runs of several configurations of matrices with statistics",
@@ -322,7 +323,7 @@ def judge(
             part = unit.samples.part(place)
             with torch.no_grad():
                 score = towers.score(at, unit, [row.pattern_id], unit.samples.column[part])[0]
-            yield unit.key, figures_of(score.numpy(), unit.samples.gain[part])
+            yield unit.key, figures_of(score.numpy(), unit.samples.gain[part], unit.targets[part])
 
 
 def _card(
@@ -368,16 +369,17 @@ def _unit_card(unit: Unit, judged: Sequence[Mapping[str, float]]) -> dict[str, A
     }
 
 
-def figures_of(score: NDArray[Any], gain: Floats) -> dict[str, float]:
-    """Figures of one matrix, from scores float[c] and measured log gains float64[c]."""
+def figures_of(score: NDArray[Any], gain: Floats, target: Floats) -> dict[str, float]:
+    """Figures of one matrix, from scores float[c], measured log gains float64[c] and what was
+    learned of them float64[c]."""
     order = np.argsort(-score, kind="stable")
     best = float(gain.max())
-    ranked = np.where(failed(gain), 0.0, gain)[order]
+    ranked = gain[order]
     rank = int(np.argmax(order == int(gain.argmax())))
     return {
         "lost@1": best - float(ranked[0]),
         "lost@5": best - float(ranked[:5].max()),
         "in@10": float(rank < 10),
         "in@50": float(rank < 50),
-        "error": float(np.var(score - gain)),
+        "error": float(np.var(score - target)),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,21 @@ def test_more_are_searched_where_the_nearest_are_illegal(
     (second,) = own.best(learned, space, 1)
     every = own.best(learned, space, 100)
     assert every[0] == second != first and {*every} == {*CONFIGS} - {first}
+
+
+def test_what_is_learned_is_cut_and_what_is_judged_is_not(folder: Path) -> None:
+    with Database.open(folder, readonly=True) as db:
+        (unit,) = training.tower_data(db.index, progress=_no_progress).units
+    slow = unit.samples.gain.copy()
+    slow[0] = slow[unit.samples.part(0)].max() - 20.0
+    samples = replace(unit.samples, gain=slow)
+    unit = replace(unit, samples=samples, targets=samples.targets)
+    part = samples.part(0)
+    configs, targets = unit.batch(np.array([0]))
+    assert samples.column[part].tolist()[0] == configs[int(targets[0].argmin())]
+    assert float(targets.max() - targets.min()) == pytest.approx(6.0)
+    figures = training.figures_of(-slow[part], slow[part], unit.targets[part])
+    assert figures["lost@1"] == pytest.approx(20.0)
 
 
 def test_numpy_computes_what_was_trained(

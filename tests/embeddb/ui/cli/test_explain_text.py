@@ -484,7 +484,9 @@ def test_what_was_measured_is_compared_with_what_was_measured() -> None:
 def test_machines_are_rounded_as_on_the_page(show: Show) -> None:
     shares = {"tiny@a": 0.98, "tiny@b": 0.007, "tiny@c": 0.002}
     machines = [MachineShare(platform=p, share=x, own=False) for p, x in shares.items()]
-    told = msgspec.structs.replace(_asked(fill(Database.in_memory(), tiny())), machines=machines)
-    text, page = show(told), explanation_html(told)
+    explained = msgspec.structs.replace(
+        _asked(fill(Database.in_memory(), tiny())), machines=machines
+    )
+    text, page = show(explained), explanation_html(explained)
     assert "1 % of the vote from tiny@b" in text and "less than 1 % each from 1 other" in text
     assert '1\u00a0% <bdi title="tiny@b">' in page and '&lt; 1\u00a0% <bdi title="tiny@c">' in page
